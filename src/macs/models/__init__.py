@@ -1,0 +1,1 @@
+"""Networks: the preconditioned consistency model, how a measurement enters it, and where weights are kept."""

@@ -1,0 +1,78 @@
+"""From a small configuration to a network, so that a model file can carry its own."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from diffusers import UNet2DModel
+
+from macs.errors import unknown
+from macs.levels import T_MAX, T_MIN
+from macs.models.consistency import ConsistencyModel, HintedModel
+from macs.models.encoder import SummaryModel
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The shape of a network trained here; it travels inside the model file."""
+
+    family: str = "hinted"
+    image_shape: tuple[int, int, int] = (1, 28, 28)
+    channels: tuple[int, ...] = (64, 128)
+    layers: int = 2
+    patch: int = 2
+    groups: int = 16
+    head_dim: int = 32
+    sigma_data: float = 0.7
+    t_min: float = T_MIN
+    t_max: float = T_MAX
+    time_scale: float = 4.0
+
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> "ModelConfig":
+        """From plain values; an unknown key is an error."""
+        known = [f.name for f in dataclasses.fields(cls)]
+        for key in values:
+            if key not in known:
+                raise unknown("model setting", key, known)
+        lists: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+        if lists.get("family", "hinted") not in FAMILIES:
+            raise unknown("model family", lists["family"], FAMILIES)
+        return cls(**lists)
+
+
+#: The families of networks, each with the number of input channels it needs per image channel.
+FAMILIES: dict[str, tuple[type[ConsistencyModel], int]] = {
+    "plain": (ConsistencyModel, 1),
+    "hinted": (HintedModel, 3),
+    "summary": (SummaryModel, 1),
+}
+
+
+def build(config: ModelConfig) -> ConsistencyModel:
+    """The network of a configuration, with fresh weights."""
+    family, inputs = FAMILIES[config.family]
+    channels, height, width = config.image_shape
+    fold = config.patch**2
+    unet = UNet2DModel(
+        sample_size=(height // config.patch, width // config.patch),
+        in_channels=inputs * channels * fold,
+        out_channels=channels * fold,
+        layers_per_block=config.layers,
+        block_out_channels=config.channels,
+        down_block_types=("DownBlock2D",) * len(config.channels),
+        up_block_types=("UpBlock2D",) * len(config.channels),
+        attention_head_dim=config.head_dim,
+        norm_num_groups=config.groups,
+        resnet_time_scale_shift="scale_shift",
+        class_embed_type="identity" if issubclass(family, SummaryModel) else None,
+    )
+    return family(
+        unet,
+        config.image_shape,
+        sigma_data=config.sigma_data,
+        t_min=config.t_min,
+        t_max=config.t_max,
+        patch=config.patch,
+        time_scale=config.time_scale,
+    )

@@ -1,0 +1,89 @@
+r"""The preconditioned consistency model (Sec. II-C).
+
+.. math:: f(x, t) = c_{\rm skip}(t)\, x + c_{\rm out}(t)\, F(c_{\rm in}(t)\, x, t)
+
+.. math::
+    c_{\rm skip} = \frac{\sigma_d^2}{(t - t_{\min})^2 + \sigma_d^2}, \quad
+    c_{\rm out} = \frac{(t - t_{\min})\, \sigma_d}{\sqrt{t^2 + \sigma_d^2}}, \quad
+    c_{\rm in} = \frac{1}{\sqrt{t^2 + \sigma_d^2}}
+
+so that :math:`f(x, t_{\min}) = x` exactly, for any network F (Song et al., "Consistency Models", 2023, App. C).
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pixel_shuffle, pixel_unshuffle
+
+from macs.errors import ConfigError
+from macs.levels import T_MAX, T_MIN
+from macs.models.hint import hint
+from macs.problem import Problem
+
+
+def scalings(t: Tensor, sigma_data: float, t_min: float) -> tuple[Tensor, Tensor, Tensor]:
+    """``c_skip, c_out, c_in`` at levels ``t``."""
+    root = (t.square() + sigma_data**2).sqrt()
+    return sigma_data**2 / ((t - t_min).square() + sigma_data**2), (t - t_min) * sigma_data / root, 1 / root
+
+
+class ConsistencyModel(nn.Module):
+    """A diffusers ``UNet2DModel`` as a consistency function ``f(x_t, y, t)``; this one does not look at ``y``.
+
+    Args:
+        unet: the backbone F; with ``patch = p`` it sees images folded to ``p^2`` times the channels and 1/p of the side.
+        image_shape: (C, H, W).
+        sigma_data: the data's standard deviation in [-1, 1] (0.5 in public models).
+        t_min, t_max: the range of levels.
+        patch: the fold, for small images where a full-size U-Net would waste time.
+        time_scale: the backbone is told ``time_scale * ln t`` (250 in public models).
+    """
+
+    def __init__(
+        self,
+        unet: Any,
+        image_shape: tuple[int, int, int],
+        *,
+        sigma_data: float = 0.5,
+        t_min: float = T_MIN,
+        t_max: float = T_MAX,
+        patch: int = 1,
+        time_scale: float = 250.0,
+    ) -> None:
+        super().__init__()
+        if any(n % patch for n in image_shape[1:]):
+            raise ConfigError(f"patch must divide the image sides {image_shape[1:]}; got {patch}")
+        self.unet = unet
+        self.image_shape = tuple(image_shape)
+        self.sigma_data, self.t_min, self.t_max = sigma_data, t_min, t_max
+        self.patch, self.time_scale = patch, time_scale
+
+    def network_input(self, x: Tensor, condition: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        """What the backbone sees of the scaled image and the condition: its input, and further arguments."""
+        return x, {}
+
+    def forward(self, x_t: Tensor, y: Any, t: Tensor | float) -> Tensor:
+        """``f(x_t, y, t)``; ``t`` is one level or one per image."""
+        level = torch.as_tensor(t, dtype=torch.float64, device=x_t.device).flatten().expand(len(x_t))
+        c_skip, c_out, c_in = (c.to(x_t.dtype).reshape(-1, 1, 1, 1) for c in scalings(level, self.sigma_data, self.t_min))
+        x, more = self.network_input(c_in * x_t, y)
+        x = pixel_unshuffle(x, self.patch).contiguous(memory_format=torch.channels_last)
+        F = self.unet(x, (self.time_scale * level.log()).to(x_t.dtype), return_dict=False, **more)[0]
+        return c_skip * x_t + c_out * pixel_shuffle(F, self.patch)
+
+
+class HintedModel(ConsistencyModel):
+    """A consistency model that sees the measurement as two more image channels (:mod:`macs.models.hint`).
+
+    It was also trained without the hint: ``y=None`` makes it an unconditional prior.
+    """
+
+    def condition(self, problem: Problem) -> Tensor:
+        """The hint of a problem, computed once per solve."""
+        return hint(problem)
+
+    def network_input(self, x: Tensor, condition: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+        """The image and its hint, or zeros for no hint."""
+        extra = x.new_zeros(len(x), 2 * x.shape[1], *x.shape[2:]) if condition is None else condition.to(x)
+        return torch.cat([x, extra], 1), {}
