@@ -1,0 +1,98 @@
+"""Datasets by name, found on this machine or downloaded on request; never at import."""
+
+import gzip
+import os
+import zlib
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from macs.errors import DataError
+from macs.images import read_folder
+
+DEBIAN = Path("/usr/share/datasets/fashion-mnist")
+FILES = {"train": "train-images-idx3-ubyte", "test": "t10k-images-idx3-ubyte"}
+SIZES = {"train": 60_000, "test": 10_000}
+#: The last images of the training split, which no training here sees: what is tuned is tuned on them.
+VALIDATION = 5_000
+
+
+def fashion_mnist(split: str = "train", root: str | Path | None = None) -> Tensor:
+    """Fashion-MNIST images (Xiao et al. 2017, MIT licence) as uint8, (N, 1, 28, 28).
+
+    Looked for in ``root``, ``$MACS_DATA``, and the place of Debian's package ``dataset-fashion-mnist``; else
+    torchvision downloads it into ``$MACS_DATA`` or ``~/.cache/macs``.
+    """
+    if split not in FILES:
+        raise DataError(f"split must be 'train' or 'test'; got {split!r}")
+    own = os.environ.get("MACS_DATA")
+    places = [Path(p) for p in (root, own, own and Path(own) / "FashionMNIST" / "raw", DEBIAN) if p]
+    for place in places:
+        for name in (FILES[split], FILES[split] + ".gz"):
+            if (place / name).is_file():
+                return read_idx(place / name, SIZES[split])
+    if root is not None:
+        raise DataError(f"no {FILES[split]}[.gz] in {root}; give the folder that holds the four Fashion-MNIST files")
+    return downloaded(split, Path(own) if own else Path.home() / ".cache" / "macs")
+
+
+def downloaded(split: str, folder: Path) -> Tensor:
+    """The same images by torchvision's own download."""
+    from torchvision.datasets import FashionMNIST
+
+    try:
+        return FashionMNIST(str(folder), train=split == "train", download=True).data[:, None]
+    except (OSError, RuntimeError) as error:
+        raise DataError(
+            f"Fashion-MNIST is not on this machine and could not be downloaded ({error}); "
+            "install Debian's dataset-fashion-mnist, or set MACS_DATA to the folder of its files"
+        ) from error
+
+
+def read_idx(path: Path, images: int) -> Tensor:
+    """The images of an IDX file of 28x28 bytes each, gzipped or not."""
+    try:
+        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, gzip.BadGzipFile) as error:
+        raise DataError(f"{path} cannot be read ({error}); install it again") from error
+    if len(raw) != 16 + images * 784:
+        raise DataError(f"{path} must hold {images} images of 28x28; it has {len(raw)} bytes; install it again")
+    return torch.from_numpy(np.frombuffer(raw, np.uint8, offset=16).reshape(-1, 1, 28, 28).copy())
+
+
+def read_any_idx(path: Path) -> Tensor:
+    """The images of an IDX file of 28x28 bytes each, as many as its header says."""
+    try:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
+            head = file.read(16)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path} cannot be read ({error}); give a folder of images, or an IDX file") from error
+    if len(head) < 16 or head[:4] != b"\0\0\x08\x03":
+        raise DataError(
+            f"{path} must be an IDX file of images; it does not begin like one; give a folder of images, or an IDX file"
+        )
+    return read_idx(path, int.from_bytes(head[4:8], "big"))
+
+
+def training_images(source: Path | None, shape: tuple[int, int, int]) -> Tensor:
+    """What a model of images of ``shape`` (C, H, W) is trained on, as uint8, (N, C, H, W).
+
+    Args:
+        source: a folder of PNG and JPEG files, brought to ``shape``; an IDX file; a folder with Fashion-MNIST's own files; or
+            None for Fashion-MNIST where it is found. Its last 5,000 training images are left out, for validation.
+        shape: the model's.
+    """
+    names = (FILES["train"], FILES["train"] + ".gz")
+    if source is None or any((source / name).is_file() for name in names):
+        images = fashion_mnist("train", source)[:-VALIDATION]
+    elif source.is_dir():
+        images = read_folder(source, shape[-1], shape[0])
+    else:
+        images = read_any_idx(source)
+    if tuple(images.shape[1:]) != tuple(shape):
+        raise DataError(
+            f"this model is trained on images of {shape}; these are {tuple(images.shape[1:])}; give a folder of images"
+        )
+    return images

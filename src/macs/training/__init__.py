@@ -1,0 +1,1 @@
+"""Training: diffusion pre-training, then consistency tuning; resumable bit for bit."""

@@ -1,0 +1,60 @@
+"""Checkpoints that survive a power cut: written beside, flushed, then renamed over the old one.
+
+A checkpoint is one safetensors file: weights, their average, the optimiser's moments, and a JSON record in its header.
+``kill -9`` at any moment leaves either the old file or the new one, never half of one; orphans of an interrupted write are
+swept.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from macs.errors import ModelError
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace ``path`` by ``content`` in one indivisible step that has reached the disk when it returns."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    try:
+        with open(beside, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what interrupted writes left behind."""
+    for orphan in folder.glob(".*.tmp-*"):
+        orphan.unlink(missing_ok=True)
+
+
+def save_checkpoint(path: Path, tensors: dict[str, Tensor], record: dict[str, Any]) -> None:
+    """Write tensors and a JSON record, atomically."""
+    flat = {name: t.detach().contiguous() for name, t in tensors.items()}
+    write_atomically(path, save(flat, metadata={"record": json.dumps(record)}))
+
+
+def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the record of a checkpoint."""
+    try:
+        with safe_open(path, "pt") as file:
+            record = json.loads((file.metadata() or {})["record"])
+            return {name: file.get_tensor(name).clone() for name in file.keys()}, record  # noqa: SIM118
+    except (SafetensorError, OSError, KeyError, json.JSONDecodeError) as error:
+        raise ModelError(
+            f"{path} is no checkpoint of this package ({error}); delete it, or train into another folder"
+        ) from error

@@ -1,0 +1,83 @@
+"""The configuration of a training run: a small TOML file, checked key by key."""
+
+import dataclasses
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from macs.errors import ConfigError, unknown
+from macs.models.build import ModelConfig
+
+LOSSES = ("edm", "ect")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of a run with one objective: its budget in images, its learning rate (from ``lr`` to ``lr_end``), its average."""
+
+    loss: str
+    images: int
+    lr: float
+    lr_end: float
+    ema: float = 0.9995
+    warmup: int = 200
+    doublings_from: int = 1
+    doublings_to: int = 6
+    huber: float = 0.015
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Everything that decides the weights of a run, besides the data."""
+
+    name: str
+    stages: tuple[Stage, ...]
+    model: ModelConfig = field(default_factory=ModelConfig)
+    seed: int = 0
+    batch: int = 128
+    nominal: float = 0.7
+    drop: float = 0.1
+    clip: float = 1.0
+
+    def steps(self, stage: int) -> int:
+        """The number of steps of a stage."""
+        return -(-self.stages[stage].images // self.batch)
+
+
+def load_config(path: Path) -> TrainConfig:
+    """Read a TOML file; unknown keys and missing ones are errors."""
+    try:
+        values = tomllib.loads(path.read_text())
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path} is no training configuration ({error})") from error
+    return parse_config(values)
+
+
+def parse_config(values: dict[str, Any]) -> TrainConfig:
+    """From plain values, as in the TOML file: ``[model]`` and one ``[[stage]]`` for each part."""
+    values = dict(values)
+    stages = tuple(made(Stage, stage, "stage setting") for stage in values.pop("stage", []))
+    if not stages:
+        raise ConfigError("a training configuration must have at least one [[stage]]; see configs/fashion-mnist.toml")
+    for stage in stages:
+        if stage.loss not in LOSSES:
+            raise unknown("loss", stage.loss, LOSSES)
+    model = ModelConfig.of(values.pop("model", {}))
+    return made(TrainConfig, {**values, "stages": stages, "model": model}, "training setting")
+
+
+def made(cls: type, values: dict[str, Any], kind: str) -> Any:
+    """An instance from plain values, with a sentence for a key that is unknown or missing."""
+    known = {f.name: f for f in dataclasses.fields(cls)}
+    for key in values:
+        if key not in known:
+            raise unknown(kind, key, known)
+    missing = [
+        n
+        for n, f in known.items()
+        if n not in values and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+    ]
+    if missing:
+        raise ConfigError(f"{kind} {missing[0]!r} must be given")
+    return cls(**values)

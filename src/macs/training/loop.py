@@ -1,0 +1,190 @@
+"""The training loop: one for every model, on one process or several, resumable bit for bit.
+
+Batches, levels and noise are functions of (seed, step), so a checkpoint needs no random state: weights, their average,
+the optimiser's moments and the step are the whole of it.
+"""
+
+import copy
+import dataclasses
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from macs.errors import ConfigError, ModelError
+from macs.models.build import build
+from macs.models.consistency import ConsistencyModel
+from macs.training.batches import Batch, draw
+from macs.training.checkpoint import load_checkpoint, save_checkpoint, sweep
+from macs.training.config import Stage, TrainConfig
+from macs.training.loss import ect_loss, edm_loss
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands."""
+
+    stage: int
+    step: int
+    steps: int
+    images: int
+    loss: float
+    images_per_second: float
+
+
+class Run:
+    """The state of a run: network, its average, optimiser, stage and step; saved to and restored from one file."""
+
+    def __init__(self, config: TrainConfig, images: Tensor, folder: Path) -> None:
+        self.config, self.images, self.folder = config, images, folder
+        self.stage = self.step = self.skipped = 0
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            self.model = build(config.model).to(memory_format=torch.channels_last)
+        self.average = copy.deepcopy(self.model).requires_grad_(False)
+        self.optimizer = self.new_optimizer()
+        sweep(folder)
+        if self.path.exists():
+            self.restore()
+
+    @property
+    def path(self) -> Path:
+        """The checkpoint."""
+        return self.folder / "checkpoint.safetensors"
+
+    @property
+    def done(self) -> bool:
+        """Whether all stages are finished."""
+        return self.stage >= len(self.config.stages)
+
+    @property
+    def total_images(self) -> int:
+        """The images seen so far, over all stages."""
+        return self.config.batch * (self.step + sum(self.config.steps(i) for i in range(self.stage)))
+
+    def new_optimizer(self) -> torch.optim.Optimizer:
+        """Adam with a short second moment, for few steps."""
+        return torch.optim.AdamW(self.model.parameters(), lr=1e-3, betas=(0.9, 0.99), weight_decay=0.0)
+
+    def fingerprint(self) -> str:
+        """A digest of all that must not change between a stop and the next start: data, and the configuration up to this stage.
+
+        Stages yet to come may be changed, and more may be appended to a finished run.
+        """
+        config = dataclasses.asdict(self.config)
+        config["stages"] = config["stages"][: self.stage + 1]
+        digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
+        digest.update(str(tuple(self.images.shape)).encode())
+        digest.update(self.images[:: max(len(self.images) // 256, 1)].contiguous().numpy().tobytes())
+        return digest.hexdigest()
+
+    def save(self) -> None:
+        """Write the checkpoint, atomically."""
+        tensors = {f"model.{k}": v for k, v in self.model.state_dict().items()}
+        tensors |= {f"average.{k}": v for k, v in self.average.state_dict().items()}
+        for i, state in self.optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{i}.{k}": v for k, v in state.items()}
+        record = {"stage": self.stage, "step": self.step, "skipped": self.skipped, "fingerprint": self.fingerprint()}
+        save_checkpoint(self.path, tensors, record)
+
+    def restore(self) -> None:
+        """Go on from the checkpoint."""
+        tensors, record = load_checkpoint(self.path)
+        self.stage, self.step, self.skipped = record["stage"], record["step"], record["skipped"]
+        if record["fingerprint"] != self.fingerprint():
+            raise ConfigError(
+                f"{self.path} was made with another configuration or other data; go on with those, or use another folder"
+            )
+        self.model.load_state_dict(under("model.", tensors))
+        self.average.load_state_dict(under("average.", tensors))
+        states: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in under("optimizer.", tensors).items():
+            index, key = name.split(".", 1)
+            states.setdefault(int(index), {})[key] = tensor
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": states})
+
+    def next_stage(self) -> None:
+        """Keep the average of the stage that ended, and start the next one from it with a fresh optimiser."""
+        tensors = dict(self.average.state_dict())
+        save_checkpoint(self.folder / f"stage{self.stage}.safetensors", tensors, {"stage": self.stage})
+        self.model.load_state_dict(tensors)
+        self.optimizer = self.new_optimizer()
+        self.stage, self.step = self.stage + 1, 0
+
+
+def under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose names begin so, without that beginning."""
+    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+
+
+def learning_rate(stage: Stage, step: int, steps: int) -> float:
+    """A linear warm-up, then a cosine from ``lr`` to ``lr_end``."""
+    cosine = (1 + math.cos(math.pi * step / max(steps, 1))) / 2
+    return min(1.0, (step + 1) / stage.warmup) * (stage.lr_end + (stage.lr - stage.lr_end) * cosine)
+
+
+def objective(model: ConsistencyModel, batch: Batch, stage: Stage, progress: float) -> Tensor:
+    """The loss of a batch at this point of a stage."""
+    if stage.loss == "edm":
+        return edm_loss(model, batch.x, batch.condition, batch.t, batch.z).mean()
+    doublings = stage.doublings_from + math.floor(progress * (stage.doublings_to - stage.doublings_from + 1))
+    return ect_loss(model, batch.x, batch.condition, batch.t, batch.z, doublings, stage.huber).mean()
+
+
+def train_step(run: Run) -> float:
+    """One step: draw the batch, descend, average. A step whose gradient is not finite is skipped and counted."""
+    config, stage = run.config, run.config.stages[run.stage]
+    steps = config.steps(run.stage)
+    batch = draw(
+        run.images, run.stage * 10_000_000 + run.step, seed=config.seed, size=config.batch, nominal=config.nominal,
+        drop=config.drop, t_min=config.model.t_min, t_max=config.model.t_max,
+    )  # fmt: skip
+    for group in run.optimizer.param_groups:
+        group["lr"] = learning_rate(stage, run.step, steps)
+    loss = objective(run.model, batch, stage, run.step / steps)
+    run.optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    norm = torch.nn.utils.clip_grad_norm_(run.model.parameters(), config.clip)
+    if torch.isfinite(norm):
+        run.optimizer.step()
+    else:
+        run.skipped += 1
+        if run.skipped > 100:
+            raise ModelError("more than 100 steps gave gradients that are not finite; lower the learning rate")
+    decay = min(stage.ema, (1 + run.step) / (10 + run.step)) if run.stage == 0 else stage.ema
+    with torch.no_grad():
+        torch._foreach_lerp_(list(run.average.parameters()), list(run.model.parameters()), 1 - decay)
+    run.step += 1
+    return loss.item()
+
+
+def train(
+    run: Run,
+    *,
+    minutes: float = math.inf,
+    save_every: float = 120.0,
+    on_step: Callable[[Progress], None] | None = None,
+) -> None:
+    """Train until the stages are done or ``minutes`` have passed; save every ``save_every`` seconds and at the end."""
+    start = saved = time.monotonic()
+    seen = 0
+    while not run.done and time.monotonic() - start < 60 * minutes:
+        loss = train_step(run)
+        seen += run.config.batch
+        steps = run.config.steps(run.stage)
+        if on_step is not None:
+            rate = seen / (time.monotonic() - start)
+            on_step(Progress(run.stage, run.step, steps, run.total_images, loss, rate))
+        if run.step >= steps:
+            run.next_stage()
+            run.save()
+        if time.monotonic() - saved > save_every:
+            run.save()
+            saved = time.monotonic()
+    run.save()
