@@ -13,7 +13,15 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 import torch
-from deepinv.physics import GaussianNoise, Inpainting, LinearPhysics, Physics, StackedPhysics, ZeroNoise
+from deepinv.physics import (
+    DecomposablePhysics,
+    GaussianNoise,
+    Inpainting,
+    LinearPhysics,
+    Physics,
+    StackedPhysics,
+    ZeroNoise,
+)
 from deepinv.physics.mri import MRI
 from deepinv.utils import TensorList
 from torch import Tensor
@@ -169,16 +177,17 @@ class Problem:
 
     @cached_property
     def sq_gain(self) -> Tensor:
-        r""":math:`\|A\|_2^2` of each image's operator, by power iteration from a fixed start, (B,)."""
+        r""":math:`\|A\|_2^2` of each image's operator, (B,): its largest singular value, or 300 power iterations."""
         if not self.linear:
             raise ConfigError('residual="operator" needs a linear physics, whose norm is defined; use "mean" or "chi2"')
+        if isinstance(self.physics, DecomposablePhysics):
+            s = torch.atleast_2d(self.physics.mask)
+            return s.abs().square().flatten(1).amax(1).to(self.m).expand(len(self))
         shape = self.physics.A_adjoint(self.y).shape
-        x = torch.randn(shape[1:], generator=torch.Generator().manual_seed(0)).expand(shape).to(parts(self.y)[0].device)
-        gain = torch.ones(len(self), device=x.device)
-        for _ in range(50):
+        x = torch.randn(shape[1:], generator=torch.Generator().manual_seed(0)).expand(shape).to(self.m.device)
+        for _ in range(300):
             x = self.physics.A_adjoint_A(x / per_image(sq_norm(x).sqrt().clamp_min(1e-30), x))
-            gain = sq_norm(x).sqrt()
-        return gain
+        return sq_norm(x).sqrt()
 
 
 def check_measurement(y: Measurement, ops: list[Physics]) -> None:

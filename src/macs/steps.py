@@ -311,7 +311,12 @@ class MacsD(Sampler):
 
 @dataclass(frozen=True)
 class Heun(Sampler):
-    r"""Heun's second-order method on :math:`dx/dt = (x - f(x, t))/t` (Karras et al. 2022, Algorithm 1); two calls per step."""
+    r"""Heun's second-order method on :math:`dx/dt = d(x, t) = (x - f(x, t))/t` (Karras et al. 2022); two calls per step.
+
+    With the Euler step :math:`e = x_t + (s-t)\,d(x_t, t)` the average of slopes,
+    :math:`x_t + \frac{s-t}{2}(d(x_t,t) + d(e,s))`, is :math:`e + \frac{t-s}{2s}(f(e, s) - f(x_t, t))`, which does not lose
+    digits to the size of :math:`x_t`.
+    """
 
     def levels(self, steps: int, t_max: float, t_min: float) -> Levels:
         """Karras' grid of ``steps`` levels; the final call is the Euler step to zero."""
@@ -321,10 +326,9 @@ class Heun(Sampler):
         self, f: ConsistencyFunction, problem: Problem, x_t: Tensor, t: float, s: float, noise: Noise, past: Past = ()
     ) -> Tensor:
         """An Euler step, and its slope averaged with the one at its end."""
-        d = (x_t - self.estimate(f, problem, x_t, t)) / t
-        x_s = x_t + (s - t) * d
-        d_s = (x_s - self.estimate(f, problem, x_s, s)) / s
-        return x_t + (s - t) / 2 * (d + d_s)
+        x_hat = self.estimate(f, problem, x_t, t)
+        x_euler = x_hat + s / t * (x_t - x_hat)
+        return x_euler + (t - s) / (2 * s) * (self.estimate(f, problem, x_euler, s) - x_hat)
 
 
 @dataclass(frozen=True)
@@ -333,15 +337,15 @@ class DpmSolver(Sampler):
 
     ``variant="2M"``: DPM-Solver++(2M), one call per step. With :math:`h = \ln(t/s)` and :math:`h'` the step before,
     :math:`D = \hat x + \frac{h}{2h'}(\hat x - \hat x')` and :math:`x_s = \frac{s}{t} x_t + (1 - \frac{s}{t}) D`; the output
-    before, :math:`\hat x'`, comes in as ``past``. ``variant="2S"``: DPM-Solver-2, two calls per step, the second at
-    :math:`u = \sqrt{ts}`.
+    before, :math:`\hat x'`, comes in as ``past``. ``variant="2"``: DPM-Solver-2, two calls per step, the second at
+    :math:`u = \sqrt{ts}`: :math:`x_s = x_t + (s-t)\,d(x_u, u)` with :math:`x_u` the Euler step to u.
     """
 
     variant: str = "2M"
 
     def __post_init__(self) -> None:
-        if self.variant not in ("2M", "2S"):
-            raise unknown("DPM-Solver variant", self.variant, ("2M", "2S"))
+        if self.variant not in ("2M", "2"):
+            raise unknown("DPM-Solver variant", self.variant, ("2M", "2"))
 
     def levels(self, steps: int, t_max: float, t_min: float) -> Levels:
         """Karras' grid of ``steps`` levels."""
@@ -352,13 +356,14 @@ class DpmSolver(Sampler):
     ) -> Tensor:
         """The formulas above; the first step of 2M has no past and is of first order."""
         x_hat = self.estimate(f, problem, x_t, t)
-        if self.variant == "2S":
+        if self.variant == "2":
             u = math.sqrt(t * s)
-            x_u = x_t + (u - t) / t * (x_t - x_hat)
-            return x_t + (s - t) / u * (x_u - self.estimate(f, problem, x_u, u))
+            x_u = x_hat + u / t * (x_t - x_hat)
+            return x_hat + s / t * (x_t - x_hat) + (t - s) / u * (self.estimate(f, problem, x_u, u) - x_hat)
         D = x_hat
         if past:
             t_past, x_past = past[-1]
+            x_past = x_past if self.data is None else self.data(x_past, problem)
             D = x_hat + math.log(t / s) / (2 * math.log(float(t_past) / t)) * (x_hat - x_past)
         return s / t * x_t + (1 - s / t) * D
 

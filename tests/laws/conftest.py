@@ -47,7 +47,7 @@ VARIANTS = {
     "macs-chi2": macs.Macs(gamma=0.5, residual="chi2"),
     "macs-mean": macs.Macs(gamma=0.5, residual="mean"),
     "macs-d-plain": macs.MacsD(polish=False),
-    "dpm-solver-2s": macs.DpmSolver(variant="2S"),
+    "dpm-solver-2": macs.DpmSolver(variant="2"),
     "ddim+discrepancy": macs.Ddim(data=macs.Discrepancy()),
 }
 

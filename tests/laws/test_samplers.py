@@ -156,7 +156,7 @@ ORDERS = [
     (macs.Macs(gamma=0), 1),
     (macs.Heun(), 2),
     (macs.DpmSolver(), 2),
-    (macs.DpmSolver(variant="2S"), 2),
+    (macs.DpmSolver(variant="2"), 2),
 ]
 
 

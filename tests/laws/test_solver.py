@@ -13,7 +13,7 @@ from tests.laws.conftest import LINEAR, SHAPE, Net, Squashed, measure, stacked
 
 pytestmark = pytest.mark.filterwarnings("ignore::macs.errors.MacsWarning")
 
-TWICE = ("Heun", "2S")
+TWICE = ("Heun", "variant='2'")
 
 
 def calls_of(sampler, steps):
