@@ -1,4 +1,4 @@
-"""What the solver costs on top of its network calls: (seconds of a solve - seconds inside the network) / seconds inside the network.
+"""What the solver costs on top of its network calls: (seconds of a solve - seconds in the network) / seconds in the network.
 
 28x28 images, batch 64, a U-Net of 4 million parameters, two steps. Both times are taken in the same solve, so a busy machine
 slows them alike; the median over rounds is printed. Run: python benchmarks/overhead.py

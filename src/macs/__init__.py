@@ -20,7 +20,7 @@ _HOMES = {
     "Discrepancy": "fidelity", "BackProjection": "fidelity", "Prox": "fidelity", "discrepancy": "fidelity",
     "Problem": "problem", "Solver": "solver", "Trace": "solver", "Noise": "noise",
     "task": "tasks", "TASKS": "tasks", "Separable": "tasks",
-    "load": "models.store", "ConsistencyModel": "models.consistency", "HintedModel": "models.consistency",
+    "examples": "data", "load": "models.store", "ConsistencyModel": "models.consistency", "HintedModel": "models.consistency",
     "MacsError": "errors", "MacsWarning": "errors",
 }  # fmt: skip
 

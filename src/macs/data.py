@@ -96,3 +96,14 @@ def training_images(source: Path | None, shape: tuple[int, int, int]) -> Tensor:
             f"this model is trained on images of {shape}; these are {tuple(images.shape[1:])}; give a folder of images"
         )
     return images
+
+
+def examples(name: str) -> Tensor:
+    """The test images that come with the package, in [0, 1], (N, C, H, W)."""
+    from macs.images import decode
+
+    folder = Path(__file__).parent / "examples" / name
+    files = sorted(folder.glob("*.png"))
+    if not files:
+        raise DataError(f"no example images are bundled under {name!r}")
+    return torch.stack([decode(file.read_bytes(), channels=1) for file in files]).float() / 255

@@ -59,7 +59,7 @@ def parse_config(values: dict[str, Any]) -> TrainConfig:
     values = dict(values)
     stages = tuple(made(Stage, stage, "stage setting") for stage in values.pop("stage", []))
     if not stages:
-        raise ConfigError("a training configuration must have at least one [[stage]]; see configs/fashion-mnist.toml")
+        raise ConfigError("a training configuration must have at least one [[stage]]; see src/macs/configs/fashion-mnist.toml")
     for stage in stages:
         if stage.loss not in LOSSES:
             raise unknown("loss", stage.loss, LOSSES)

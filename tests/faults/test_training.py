@@ -1,0 +1,198 @@
+"""A run that is killed anywhere goes on as if it had not been, bit for bit."""
+
+import random
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from macs.errors import ConfigError, ModelError
+from macs.training.batches import draw
+from macs.training.checkpoint import load_checkpoint, save_checkpoint, write_atomically
+from macs.training.config import load_config, parse_config
+from macs.training.loop import Run, learning_rate, train
+from macs.training.loss import earlier_level
+
+TINY = """
+name = "tiny"
+batch = 6
+[model]
+image_shape = [1, 8, 8]
+channels = [8, 8]
+layers = 1
+groups = 4
+head_dim = 8
+[[stage]]
+loss = "edm"
+images = 60
+lr = 1e-3
+lr_end = 1e-4
+[[stage]]
+loss = "ect"
+images = 60
+lr = 1e-3
+lr_end = 1e-4
+doublings_to = 3
+"""
+
+WORKER = """
+import sys
+from pathlib import Path
+import torch
+from macs.training.config import load_config
+from macs.training.loop import Run, train
+from tests.faults.test_training import images
+torch.set_num_threads(1)
+folder = Path(sys.argv[1])
+run = Run(load_config(folder / "tiny.toml"), images(), folder / "run")
+train(run, save_every=0.0)
+"""
+
+
+def images():
+    return torch.randint(0, 256, (40, 1, 8, 8), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+
+
+@pytest.fixture
+def config(tmp_path):
+    (tmp_path / "tiny.toml").write_text(TINY)
+    return load_config(tmp_path / "tiny.toml")
+
+
+def worker(folder):
+    return subprocess.Popen([sys.executable, "-c", WORKER, str(folder)], stderr=subprocess.PIPE)
+
+
+@pytest.mark.slow
+def test_killed_runs_go_on_bit_for_bit(tmp_path, config):
+    """kill -9 at random moments, again and again, until the run is done; then all tensors equal those of a quiet run."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    quiet = Run(config, images(), tmp_path / "quiet")
+    train(quiet)
+    torch.set_num_threads(threads)
+    rng, kills = random.Random(0), 0
+    path = tmp_path / "run" / "checkpoint.safetensors"
+    for _ in range(40):
+        process = worker(tmp_path)
+        while process.poll() is None and not path.exists():
+            time.sleep(0.01)
+        if kills >= 12:
+            process.wait()
+            break
+        time.sleep(rng.uniform(0, 8))
+        if process.poll() is None:
+            process.kill()
+            kills += 1
+        process.wait()
+    assert process.returncode == 0, process.stderr.read().decode()
+    assert kills >= 3
+    want, _ = load_checkpoint(tmp_path / "quiet" / "checkpoint.safetensors")
+    got, record = load_checkpoint(path)
+    assert record["stage"] == 2
+    assert want.keys() == got.keys()
+    for name in want:
+        assert torch.equal(want[name], got[name]), name
+    assert not list((tmp_path / "run").glob(".*.tmp-*"))
+
+
+def test_stopping_and_going_on_is_bit_for_bit(tmp_path, config):
+    """The same, without violence: stop after every few steps, in the middle of stages and at their ends."""
+    quiet = Run(config, images(), tmp_path / "quiet")
+    train(quiet)
+    for _ in range(30):
+        run = Run(config, images(), tmp_path / "run")
+        if run.done:
+            break
+        stops = iter(range(3))
+
+        def stop(progress, stops=stops):
+            if next(stops, None) is None:
+                raise KeyboardInterrupt
+
+        try:
+            train(run, on_step=stop, save_every=0.0)
+        except KeyboardInterrupt:
+            continue
+    assert run.done
+    want, got = quiet.average.state_dict(), run.average.state_dict()
+    assert all(torch.equal(want[k], got[k]) for k in want)
+
+
+def test_a_batch_is_a_function_of_seed_and_step():
+    options = {"size": 9, "nominal": 0.5, "drop": 0.2, "t_min": 0.002, "t_max": 80.0}
+    a, b = (draw(images(), 3, seed=0, **options) for _ in range(2))
+    for field in ("x", "condition", "t", "z"):
+        assert torch.equal(getattr(a, field), getattr(b, field))
+    other = draw(images(), 4, seed=0, **options)
+    assert not torch.equal(a.z, other.z)
+    assert a.condition.shape == (9, 2, 8, 8)
+    assert bool((a.t >= 0.002).all() and (a.t <= 80).all())
+
+
+def test_another_configuration_or_other_data_is_refused(tmp_path, config):
+    from dataclasses import replace
+
+    run = Run(config, images(), tmp_path / "run")
+    run.save()
+    for changed, data in ((replace(config, seed=1), images()), (config, images().flip(0))):
+        with pytest.raises(ConfigError, match="another configuration or other data"):
+            Run(changed, data, tmp_path / "run")
+    longer = replace(config, stages=(*config.stages, config.stages[-1]))
+    assert Run(longer, images(), tmp_path / "run").step == 0
+
+
+def test_a_damaged_checkpoint_is_said(tmp_path, config):
+    path = tmp_path / "run" / "checkpoint.safetensors"
+    write_atomically(path, b"not a checkpoint")
+    with pytest.raises(ModelError, match="is no checkpoint of this package"):
+        Run(config, images(), tmp_path / "run")
+
+
+def test_writes_leave_nothing_behind(tmp_path, monkeypatch):
+    """A write that fails half way keeps the old file and removes its own."""
+    path = tmp_path / "c.safetensors"
+    save_checkpoint(path, {"a": torch.ones(3)}, {"step": 1})
+
+    def full(*_):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="no space"):
+        save_checkpoint(path, {"a": torch.zeros(3)}, {"step": 2})
+    assert [p.name for p in tmp_path.iterdir()] == ["c.safetensors"]
+    assert torch.equal(load_checkpoint(path)[0]["a"], torch.ones(3))
+
+
+def test_pairs_of_levels_come_closer():
+    t = torch.tensor([0.01, 0.1, 1.0, 10.0, 80.0])
+    assert torch.equal(earlier_level(t[:2], 1), torch.zeros(2))
+    gaps = torch.stack([1 - earlier_level(t, k) / t for k in range(1, 9)])
+    assert (gaps.diff(dim=0) <= 0).all()
+    torch.testing.assert_close(gaps[-1, -1], torch.tensor(2.0**-9), rtol=1e-3, atol=0)
+
+
+def test_learning_rate(config):
+    stage = config.stages[0]
+    rates = [learning_rate(stage, i, 1000) for i in range(1001)]
+    assert rates[0] < rates[150] < rates[199]
+    assert rates[-1] == pytest.approx(stage.lr_end)
+    assert max(rates) <= stage.lr
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"sed": 1}, "unknown training setting 'sed'.*did you mean 'seed'"),
+        ({"stage": []}, "at least one \\[\\[stage\\]\\]"),
+        ({"stage": [{"loss": "ekt", "images": 1, "lr": 1, "lr_end": 1}]}, "unknown loss 'ekt'.*did you mean 'ect'"),
+        ({"stage": [{"loss": "ect", "images": 1, "lr": 1}]}, "stage setting 'lr_end' must be given"),
+        ({"model": {"width": 3}}, "unknown model setting 'width'"),
+    ],
+)
+def test_bad_configurations_are_refused_in_words(change, words):
+    good = {"name": "t", "stage": [{"loss": "edm", "images": 10, "lr": 1e-3, "lr_end": 1e-4}]}
+    with pytest.raises(ConfigError, match=words):
+        parse_config({**good, **change})
