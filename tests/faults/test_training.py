@@ -190,6 +190,9 @@ def test_learning_rate(config):
         ({"stage": [{"loss": "ekt", "images": 1, "lr": 1, "lr_end": 1}]}, "unknown loss 'ekt'.*did you mean 'ect'"),
         ({"stage": [{"loss": "ect", "images": 1, "lr": 1}]}, "stage setting 'lr_end' must be given"),
         ({"model": {"width": 3}}, "unknown model setting 'width'"),
+        ({"batch": "x"}, "training setting 'batch' must be a whole number; got 'x'"),
+        ({"drop": -0.5}, "training setting 'drop' must be a number of at least 0; got -0.5"),
+        ({"stage": [{"loss": "ect", "images": 1.5, "lr": 1, "lr_end": 1}]}, "'images' must be a whole number; got 1.5"),
     ],
 )
 def test_bad_configurations_are_refused_in_words(change, words):

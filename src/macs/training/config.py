@@ -49,7 +49,7 @@ def load_config(path: Path) -> TrainConfig:
     """Read a TOML file; unknown keys and missing ones are errors."""
     try:
         values = tomllib.loads(path.read_text())
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path} is no training configuration ({error})") from error
     return parse_config(values)
 
@@ -73,6 +73,7 @@ def made(cls: type, values: dict[str, Any], kind: str) -> Any:
     for key in values:
         if key not in known:
             raise unknown(kind, key, known)
+        check_kind(f"{kind} {key!r}", values[key], known[key].type)
     missing = [
         n
         for n, f in known.items()
@@ -81,3 +82,22 @@ def made(cls: type, values: dict[str, Any], kind: str) -> Any:
     if missing:
         raise ConfigError(f"{kind} {missing[0]!r} must be given")
     return cls(**values)
+
+
+#: What a value of a TOML file must be where a setting is of one of these types.
+KINDS: dict[Any, tuple[tuple[type, ...], str]] = {
+    int: ((int,), "a whole number"),
+    float: ((int, float), "a number"),
+    str: ((str,), "a text"),
+}
+
+
+def check_kind(what: str, value: Any, kind: Any) -> None:
+    """Refuse a value of the wrong type; numbers must not be negative."""
+    if kind not in KINDS:
+        return
+    types, name = KINDS[kind]
+    if isinstance(value, bool) or not isinstance(value, types):
+        raise ConfigError(f"{what} must be {name}; got {value!r}")
+    if kind is not str and not 0 <= value < float("inf"):
+        raise ConfigError(f"{what} must be {name} of at least 0; got {value!r}")
