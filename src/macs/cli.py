@@ -253,22 +253,23 @@ def followed(run: "Run", minutes: float) -> bool:
 
 @contextmanager
 def asked_to_stop() -> Iterator[list[int]]:
-    """A list that the first Ctrl-C makes non-empty; the second one is an ordinary ``KeyboardInterrupt``."""
+    """A list that the first Ctrl-C or SIGTERM makes non-empty; a second Ctrl-C is an ordinary ``KeyboardInterrupt``."""
     asked: list[int] = []
 
     def first(number: int, frame: Any) -> None:
         asked.append(number)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if before[signal.SIGINT] is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.SIG_IGN:
-        yield asked
-        return
-    signal.signal(signal.SIGINT, first)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, first)
     try:
         yield asked
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def total_images(config: "TrainConfig") -> int:

@@ -10,7 +10,7 @@ import torch
 
 from macs.errors import ConfigError, ModelError
 from macs.training.batches import draw
-from macs.training.checkpoint import load_checkpoint, save_checkpoint, write_atomically
+from macs.training.checkpoint import load_checkpoint, locked, save_checkpoint, write_atomically
 from macs.training.config import load_config, parse_config
 from macs.training.loop import Run, learning_rate, train
 from macs.training.loss import earlier_level
@@ -142,6 +142,14 @@ def test_another_configuration_or_other_data_is_refused(tmp_path, config):
             Run(changed, data, tmp_path / "run")
     longer = replace(config, stages=(*config.stages, config.stages[-1]))
     assert Run(longer, images(), tmp_path / "run").step == 0
+
+
+def test_two_runs_do_not_share_a_folder(tmp_path, config):
+    run = Run(config, images(), tmp_path / "run")
+    with locked(tmp_path / "run"), pytest.raises(ConfigError, match="another process is training into"):
+        train(run)
+    train(run)
+    assert run.done
 
 
 def test_a_damaged_checkpoint_is_said(tmp_path, config):

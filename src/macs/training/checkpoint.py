@@ -5,8 +5,11 @@ A checkpoint is one safetensors file: weights, their average, the optimiser's mo
 swept.
 """
 
+import fcntl
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from macs.errors import ModelError
+from macs.errors import ConfigError, ModelError
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -34,6 +37,18 @@ def write_atomically(path: Path, content: bytes) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a folder against a second run; the system gives it back when the process ends, however it ends."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ConfigError(f"another process is training into {folder}; wait for it, or use another folder") from error
+        yield
 
 
 def sweep(folder: Path) -> None:

@@ -21,7 +21,7 @@ from macs.errors import ConfigError, ModelError
 from macs.models.build import build
 from macs.models.consistency import ConsistencyModel
 from macs.training.batches import Batch, draw
-from macs.training.checkpoint import load_checkpoint, save_checkpoint, sweep
+from macs.training.checkpoint import load_checkpoint, locked, save_checkpoint, sweep
 from macs.training.config import Stage, TrainConfig
 from macs.training.loss import ect_loss, edm_loss
 
@@ -172,6 +172,12 @@ def train(
     on_step: Callable[[Progress], None] | None = None,
 ) -> None:
     """Train until the stages are done or ``minutes`` have passed; save every ``save_every`` seconds and at the end."""
+    with locked(run.folder):
+        train_locked(run, minutes, save_every, on_step)
+
+
+def train_locked(run: Run, minutes: float, save_every: float, on_step: Callable[[Progress], None] | None) -> None:
+    """The loop itself, in a folder that no other process writes to."""
     start = saved = time.monotonic()
     seen = 0
     while not run.done and time.monotonic() - start < 60 * minutes:
