@@ -99,5 +99,5 @@ def check_kind(what: str, value: Any, kind: Any) -> None:
     types, name = KINDS[kind]
     if isinstance(value, bool) or not isinstance(value, types):
         raise ConfigError(f"{what} must be {name}; got {value!r}")
-    if kind is not str and not 0 <= float(value) < float("inf"):
+    if isinstance(value, int | float) and not 0 <= value < float("inf"):
         raise ConfigError(f"{what} must be {name} of at least 0; got {value!r}")
