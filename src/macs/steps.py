@@ -310,17 +310,22 @@ class MacsD(Sampler):
 
 
 @dataclass(frozen=True)
-class Heun(Sampler):
+class OdeSampler(Sampler):
+    """A solver of the probability-flow ODE by many steps; the final network call is the Euler step to zero."""
+
+    def levels(self, steps: int, t_max: float, t_min: float) -> Levels:
+        """Karras' grid of ``steps`` levels."""
+        return grids.karras(steps, t_max, t_min)
+
+
+@dataclass(frozen=True)
+class Heun(OdeSampler):
     r"""Heun's second-order method on :math:`dx/dt = d(x, t) = (x - f(x, t))/t` (Karras et al. 2022); two calls per step.
 
     With the Euler step :math:`e = x_t + (s-t)\,d(x_t, t)` the average of slopes,
     :math:`x_t + \frac{s-t}{2}(d(x_t,t) + d(e,s))`, is :math:`e + \frac{t-s}{2s}(f(e, s) - f(x_t, t))`, which does not lose
     digits to the size of :math:`x_t`.
     """
-
-    def levels(self, steps: int, t_max: float, t_min: float) -> Levels:
-        """Karras' grid of ``steps`` levels; the final call is the Euler step to zero."""
-        return grids.karras(steps, t_max, t_min)
 
     def __call__(
         self, f: ConsistencyFunction, problem: Problem, x_t: Tensor, t: float, s: float, noise: Noise, past: Past = ()
@@ -332,7 +337,7 @@ class Heun(Sampler):
 
 
 @dataclass(frozen=True)
-class DpmSolver(Sampler):
+class DpmSolver(OdeSampler):
     r"""DPM-Solver of second order in :math:`\lambda = -\ln t` (Lu et al. 2022).
 
     ``variant="2M"``: DPM-Solver++(2M), one call per step. With :math:`h = \ln(t/s)` and :math:`h'` the step before,
@@ -346,10 +351,6 @@ class DpmSolver(Sampler):
     def __post_init__(self) -> None:
         if self.variant not in ("2M", "2"):
             raise unknown("DPM-Solver variant", self.variant, ("2M", "2"))
-
-    def levels(self, steps: int, t_max: float, t_min: float) -> Levels:
-        """Karras' grid of ``steps`` levels."""
-        return grids.karras(steps, t_max, t_min)
 
     def __call__(
         self, f: ConsistencyFunction, problem: Problem, x_t: Tensor, t: float, s: float, noise: Noise, past: Past = ()
