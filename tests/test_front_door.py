@@ -53,10 +53,10 @@ def test_the_bundled_model_restores(few):
 
 
 def test_the_bundled_model_is_also_a_prior():
-    """Without a measurement it makes images that look like the data: dark borders, a bright middle."""
+    """Without a measurement it makes images laid out like the data: a bright middle between dark sides."""
     model = macs.load("fashion-mnist")
     z = torch.randn(16, 1, 28, 28, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         x = (model(80 * z, None, 80.0).clamp(-1, 1) + 1) / 2
-    assert x[:, :, :3].mean() < 0.15
-    assert x[:, :, 8:20, 8:20].mean() > 0.25
+    sides, middle = torch.cat([x[..., :3], x[..., -3:]], -1).mean(), x[..., 8:20, 8:20].mean()
+    assert middle > sides + 0.2
