@@ -12,7 +12,8 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import macs
-from macs.cli import adapted, app, config_path, followed, keep_memory, progress_bar
+from macs.cli import app
+from macs.cli.train import adapted, config_path, followed, keep_memory, progress_bar
 from macs.data import training_images
 from macs.errors import ConfigError
 from macs.models import manifest, store
@@ -143,7 +144,7 @@ def test_a_changed_model_fails_verification(run, bundled):
 
 
 def test_unknown_names_are_one_line(run, bundled, tmp_path, monkeypatch):
-    monkeypatch.setattr("macs.cli.CONFIGS", tmp_path)
+    monkeypatch.setattr("macs.cli.train.CONFIGS", tmp_path)
     (tmp_path / "fashion-mnist.toml").write_text(TOML)
     assert "did you mean 'tiny'?" in one_error(run("models", "show", "tinny"))
     assert "did you mean 'tiny'?" in one_error(run("models", "verify", "tinny"))
@@ -233,7 +234,7 @@ def test_ctrl_c_at_the_end_of_a_stage_waits_for_the_next_step(config, photos, tm
     def pressed_at_the_end(run):
         yield lambda at: signal.raise_signal(signal.SIGINT) if (at.stage, at.step) == (0, at.steps) else None
 
-    monkeypatch.setattr("macs.cli.progress_lines", pressed_at_the_end)
+    monkeypatch.setattr("macs.cli.train.progress_lines", pressed_at_the_end)
     run = Run(load_config(config), training_images(photos, (1, 8, 8)), tmp_path / "run")
     outside = signal.signal(signal.SIGINT, signal.default_int_handler)  # where tests run in the background it is ignored
     try:

@@ -33,12 +33,9 @@ def ect_loss(model: ConsistencyModel, x: Tensor, y: Any, t: Tensor, z: Tensor, d
     :math:`w = 1/c_{\rm out}(t)` evens out how strongly the backbone feels each level.
     """
     r = earlier_level(t, doublings)
-    target = x.clone()
-    inner = r > model.t_min
-    if inner.any():
-        with torch.no_grad():
-            x_r = x[inner] + per_image(r[inner], x) * z[inner]
-            target[inner] = model(x_r, None if y is None else y[inner], r[inner]).clamp(-1, 1)
+    with torch.no_grad():
+        f_r = model(x + per_image(r, x) * z, y, r.clamp_min(model.t_min)).clamp(-1, 1)
+    target = torch.where(per_image(r, x) > model.t_min, f_r, x)
     distance = (sq_norm(model(x + per_image(t, x) * z, y, t) - target) + c**2).sqrt() - c
     weight = (t.square() + model.sigma_data**2).sqrt() / (t * model.sigma_data)
     return weight * distance / x[0].numel() ** 0.5

@@ -1,21 +1,20 @@
-"""The command line: ``macs models`` and ``macs train``. What a command needs is imported when it runs, so help is instant."""
+"""``macs train``: train a model, watch it, stop it and go on."""
 
 import ctypes
 import os
 import signal
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from macs import __version__
-from macs.errors import ConfigError, MacsError, MacsWarning, unknown
+from macs.cli.base import app, example
+from macs.errors import ConfigError, unknown
 
 if TYPE_CHECKING:
     from macs.training.config import TrainConfig
@@ -24,123 +23,13 @@ if TYPE_CHECKING:
     OnStep = Callable[[Progress], None]
 
 #: Training configurations that come with the package.
-CONFIGS = Path(__file__).parent / "configs"
+CONFIGS = Path(__file__).parents[1] / "configs"
 #: Options of glibc's ``mallopt``, their numbers in malloc.h and the bytes we set them to.
 MALLOPT = {
     "M_MMAP_THRESHOLD": (-3, 32 * 2**20),
     "M_TRIM_THRESHOLD": (-1, 2**31 - 1),
     "M_TOP_PAD": (-2, 256 * 2**20),
 }
-
-
-def one_line(text: object) -> str:
-    """Text without line breaks."""
-    return " ".join(str(text).split())
-
-
-def show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-    """A warning of this package on one line; those of libraries are not for the user of a command."""
-    if issubclass(category, MacsWarning):
-        typer.echo(f"warning: {one_line(message)}", err=True)
-
-
-class Commands(TyperGroup):
-    """The commands, with every error of this package said on one line: exit code 2, no traceback unless ``--debug``."""
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run a command."""
-        if ctx.params.get("debug"):
-            return super().invoke(ctx)
-        with warnings.catch_warnings():
-            warnings.showwarning = show_warning
-            try:
-                return super().invoke(ctx)
-            except MacsError as error:
-                typer.echo(f"error: {one_line(error)}", err=True)
-                raise typer.Exit(2) from error
-
-
-app = typer.Typer(cls=Commands, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
-models = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The models that come with the package.")
-app.add_typer(models, name="models")
-
-
-def example(*lines: str) -> str:
-    """The end of a command's help, its line breaks kept."""
-    return "\n".join(("\b", "Example:", *(f"  {line}" for line in lines)))
-
-
-def main() -> None:
-    """The entry point."""
-    app(prog_name="macs")
-
-
-def print_version(asked: bool) -> None:
-    """The version, and the end."""
-    if asked:
-        typer.echo(f"macs {__version__}")
-        raise typer.Exit
-
-
-@app.callback(epilog=example("macs models list", "macs train fashion-mnist --minutes 60"))
-def options(
-    debug: Annotated[bool, typer.Option("--debug", help="Show where an error came from.")] = False,
-    version: Annotated[bool, typer.Option("--version", callback=print_version, is_eager=True, help="Show it and end.")] = False,
-) -> None:
-    """Restore images from degraded measurements with a consistency model, in two network evaluations."""
-
-
-@models.command("list", epilog=example("macs models list"))
-def list_models() -> None:
-    """List the bundled models: name, size, digest, measured quality."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from macs.models.manifest import catalogue
-
-    known = catalogue()
-    if not known:
-        typer.echo("no models are bundled with this installation; train one with macs train")
-        return
-    table = Table("name", "size", "sha256", "quality", box=None, pad_edge=False)
-    for name, about in sorted(known.items()):
-        table.add_row(name, megabytes(about["bytes"]), about["sha256"][:12], said(about["quality"]))
-    Console().print(table)
-
-
-@models.command("show", epilog=example("macs models show fashion-mnist"))
-def show_model(name: Annotated[str, typer.Argument(help="A name that macs models list shows.")]) -> None:
-    """Show all that is known of a bundled model, and where its card is."""
-    from macs.models.manifest import WEIGHTS, entry
-
-    about = entry(name)
-    lines = {
-        "name": name, "file": WEIGHTS / about["file"], "size": megabytes(about["bytes"]), "sha256": about["sha256"],
-        "license": about["license"], "card": WEIGHTS / about["card"], **about["quality"],
-    }  # fmt: skip
-    width = max(len(key) for key in lines)
-    for key, value in lines.items():
-        typer.echo(f"{key:<{width}}  {said(value) if isinstance(value, dict) else value}")
-
-
-@models.command("verify", epilog=example("macs models verify", "macs models verify fashion-mnist"))
-def verify_models(name: Annotated[str | None, typer.Argument(help="One model; all of them where not given.")] = None) -> None:
-    """Check that bundled models have not changed since they were released, by their SHA-256."""
-    from macs.models.manifest import catalogue, verify
-
-    for each in sorted(catalogue()) if name is None else [name]:
-        verify(each)
-        typer.echo(f"ok  {each}")
-
-
-def megabytes(size: int) -> str:
-    """A size to read."""
-    return f"{size / 1e6:.1f} MB"
-
-
-def said(quality: dict[str, Any]) -> str:
-    """Numbers and their names on one line."""
-    return ", ".join(f"{key} {value}" for key, value in quality.items())
 
 
 def config_path(name: str) -> Path:
@@ -201,6 +90,7 @@ def train(
     images: Annotated[int | None, typer.Option(min=1, help="Train on so many images in all, over all stages.")] = None,
     data: Annotated[Path | None, typer.Option(help="A folder of images, or an IDX file; else Fashion-MNIST.")] = None,
     size: Annotated[int | None, typer.Option(min=1, help="The side of the images, instead of the configuration's.")] = None,
+    compiled: Annotated[bool, typer.Option("--compile", help="Compile the network: a minute to start, then faster.")] = False,
 ) -> None:
     """Train a model, or go on training it: a run that was stopped continues bit for bit.
 
@@ -217,7 +107,7 @@ def train(
     torch.set_flush_denormal(True)
     settings = adapted(load_config(source), images, size)
     folder = Path("runs") / settings.name if out is None else out
-    run = Run(settings, training_images(data, settings.model.image_shape), folder)
+    run = Run(settings, training_images(data, settings.model.image_shape), folder, compiled=compiled)
     stopped = followed(run, float("inf") if minutes is None else minutes)
     path = export(run)
     typer.echo(f"{'finished' if run.done else 'stopped'} after {run.total_images:,} images; wrote {path}")
@@ -340,33 +230,3 @@ def export(run: "Run") -> Path:
     path = run.folder / f"{config.name}.safetensors"
     save_model(path, run.average.state_dict(), config.model, info)
     return path
-
-
-@app.command(epilog=example("macs demo", "macs demo --out demo --seed 1"))
-def demo(
-    out: Annotated[Path, typer.Option(help="The folder for the picture and the page.")] = Path("demo"),
-    seed: Annotated[int, typer.Option(help="The seed of all noise.")] = 0,
-) -> None:
-    """Restore ten bundled images, for every task and with every sampler; print a table, write a picture and a page."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from macs.demo import rows, write
-
-    console = Console()
-    with console.status("restoring"):
-        table = list(rows(seed))
-    shown = Table("task", "sampler", "NFE", "PSNR", "SSIM", "chi2", "ms/image", box=None, pad_edge=False)
-    for column in shown.columns[2:]:
-        column.justify = "right"
-    for row in table:
-        best = "[bold]" if row.sampler.startswith("MACS-D") else ""
-        first = row.task if row.sampler == "measurement" else ""
-        shown.add_row(
-            first, f"{best}{row.sampler}", f"{row.nfe or ''}", f"{row.psnr:.2f}", f"{row.ssim:.3f}",
-            "" if row.chi2 is None else f"{row.chi2:.2f}", f"{1000 * row.seconds:.0f}" if row.nfe else "",
-        )  # fmt: skip
-    console.print(shown)
-    comparison, report = write(table, out)
-    typer.echo(f"wrote {comparison} and {report}")
-    typer.echo("next: macs models show fashion-mnist; the Python in README.md; macs train fashion-mnist --minutes 5")
