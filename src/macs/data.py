@@ -14,6 +14,7 @@ from macs.images import read_folder
 
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 FILES = {"train": "train-images-idx3-ubyte", "test": "t10k-images-idx3-ubyte"}
+LABELS = {"train": "train-labels-idx1-ubyte", "test": "t10k-labels-idx1-ubyte"}
 SIZES = {"train": 60_000, "test": 10_000}
 #: The last images of the training split, which no training here sees: what is tuned is tuned on them.
 VALIDATION = 5_000
@@ -25,38 +26,65 @@ def fashion_mnist(split: str = "train", root: str | Path | None = None) -> Tenso
     Looked for in ``root``, ``$MACS_DATA``, and the place of Debian's package ``dataset-fashion-mnist``; else
     torchvision downloads it into ``$MACS_DATA`` or ``~/.cache/macs``.
     """
-    if split not in FILES:
+    path = found(FILES, split, root)
+    if path is not None:
+        return read_idx(path, SIZES[split])
+    return downloaded(split)[0]
+
+
+def fashion_mnist_labels(split: str = "train", root: str | Path | None = None) -> Tensor:
+    """The classes of :func:`fashion_mnist`'s images, (N,), from 0 to 9."""
+    path = found(LABELS, split, root)
+    if path is None:
+        return downloaded(split)[1]
+    raw = idx_bytes(path)
+    if len(raw) != 8 + SIZES[split]:
+        raise DataError(f"{path} must hold {SIZES[split]} labels; it has {len(raw)} bytes; install it again")
+    return torch.from_numpy(np.frombuffer(raw, np.uint8, offset=8).astype(np.int64))
+
+
+def found(files: dict[str, str], split: str, root: str | Path | None) -> Path | None:
+    """Where a file of Fashion-MNIST is on this machine, or None; a ``root`` that was named must have it."""
+    if split not in files:
         raise DataError(f"split must be 'train' or 'test'; got {split!r}")
     own = os.environ.get("MACS_DATA")
     places = [Path(p) for p in (root, own, own and Path(own) / "FashionMNIST" / "raw", DEBIAN) if p]
     for place in places:
-        for name in (FILES[split], FILES[split] + ".gz"):
+        for name in (files[split], files[split] + ".gz"):
             if (place / name).is_file():
-                return read_idx(place / name, SIZES[split])
+                return place / name
     if root is not None:
-        raise DataError(f"no {FILES[split]}[.gz] in {root}; give the folder that holds the four Fashion-MNIST files")
-    return downloaded(split, Path(own) if own else Path.home() / ".cache" / "macs")
+        raise DataError(f"no {files[split]}[.gz] in {root}; give the folder that holds the four Fashion-MNIST files")
+    return None
 
 
-def downloaded(split: str, folder: Path) -> Tensor:
-    """The same images by torchvision's own download."""
+def downloaded(split: str) -> tuple[Tensor, Tensor]:
+    """The same images and their classes by torchvision's own download."""
     from torchvision.datasets import FashionMNIST
 
+    own = os.environ.get("MACS_DATA")
+    folder = Path(own) if own else Path.home() / ".cache" / "macs"
     try:
-        return FashionMNIST(str(folder), train=split == "train", download=True).data[:, None]
+        data = FashionMNIST(str(folder), train=split == "train", download=True)
     except (OSError, RuntimeError) as error:
         raise DataError(
             f"Fashion-MNIST is not on this machine and could not be downloaded ({error}); "
             "install Debian's dataset-fashion-mnist, or set MACS_DATA to the folder of its files"
         ) from error
+    return data.data[:, None], data.targets
+
+
+def idx_bytes(path: Path) -> bytes:
+    """The content of an IDX file, gzipped or not."""
+    try:
+        return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, gzip.BadGzipFile) as error:
+        raise DataError(f"{path} cannot be read ({error}); install it again") from error
 
 
 def read_idx(path: Path, images: int) -> Tensor:
     """The images of an IDX file of 28x28 bytes each, gzipped or not."""
-    try:
-        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError, gzip.BadGzipFile) as error:
-        raise DataError(f"{path} cannot be read ({error}); install it again") from error
+    raw = idx_bytes(path)
     if len(raw) != 16 + images * 784:
         raise DataError(f"{path} must hold {images} images of 28x28; it has {len(raw)} bytes; install it again")
     return torch.from_numpy(np.frombuffer(raw, np.uint8, offset=16).reshape(-1, 1, 28, 28).copy())
@@ -81,21 +109,33 @@ def training_images(source: Path | None, shape: tuple[int, int, int]) -> Tensor:
 
     Args:
         source: a folder of PNG and JPEG files, brought to ``shape``; an IDX file; a folder with Fashion-MNIST's own files; or
-            None for Fashion-MNIST where it is found. Its last 5,000 training images are left out, for validation.
+            None for Fashion-MNIST where it is found. The last images are left out, for validation.
         shape: the model's.
     """
+    return split_images(source, shape)[0]
+
+
+def validation_images(source: Path | None, shape: tuple[int, int, int]) -> Tensor:
+    """Images that :func:`training_images` left out, as uint8: 5,000 of Fashion-MNIST, else a twentieth, at most 64."""
+    return split_images(source, shape)[1]
+
+
+def split_images(source: Path | None, shape: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
+    """Training and validation images."""
     names = (FILES["train"], FILES["train"] + ".gz")
     if source is None or any((source / name).is_file() for name in names):
-        images = fashion_mnist("train", source)[:-VALIDATION]
+        images, held = fashion_mnist("train", source), VALIDATION
     elif source.is_dir():
         images = read_folder(source, shape[-1], shape[0])
+        held = min(64, len(images) // 20)
     else:
         images = read_any_idx(source)
+        held = min(64, len(images) // 20)
     if tuple(images.shape[1:]) != tuple(shape):
         raise DataError(
             f"this model is trained on images of {shape}; these are {tuple(images.shape[1:])}; give a folder of images"
         )
-    return images
+    return images[: len(images) - held], images[len(images) - held :]
 
 
 def examples(name: str) -> Tensor:

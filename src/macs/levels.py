@@ -43,8 +43,8 @@ TWO_STEP: dict[str, Levels] = {
 }
 
 
-def few_steps(n: int, t_max: float = T_MAX, t_min: float = T_MIN) -> Levels:
-    """The grid of ``n`` network calls for a consistency sampler: ``n`` entries of Karras' 40, evenly spaced up to the 17th.
+def few_steps(n: int, t_max: float = T_MAX, t_min: float = T_MIN, last: int = 17) -> Levels:
+    """The grid of ``n`` network calls for a consistency sampler: ``n`` entries of Karras' 40, evenly spaced up to one of them.
 
     Two steps are CoSIGN's (80, 4.37). Every entry is a level at which the network still invents structure; the last
     call, at a level well above ``t_min``, finishes the image.
@@ -52,7 +52,7 @@ def few_steps(n: int, t_max: float = T_MAX, t_min: float = T_MIN) -> Levels:
     if n < 1:
         raise ConfigError(f"steps must be at least 1; got {n}; one step is the plain consistency model")
     grid = karras(40, t_max, t_min)
-    return tuple(grid[round(17 * i / max(n - 1, 1))] for i in range(n)) if n <= 18 else karras(n + 1, t_max, t_min)[:-1]
+    return tuple(grid[round(last * i / max(n - 1, 1))] for i in range(n)) if n <= last else karras(n + 1, t_max, t_min)[:-1]
 
 
 def rho(t: float, s: float, t_min: float = T_MIN) -> float:

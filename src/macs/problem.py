@@ -30,6 +30,12 @@ from macs.errors import ConfigError, MeasurementError
 
 Measurement: TypeAlias = Tensor | TensorList
 
+#: The variance of the white prior of linear estimates, about that of Fashion-MNIST and of photographs in [-1, 1].
+PRIOR_VARIANCE = 0.5
+#: In linear estimates a noise level below this counts as this, so that an exact measurement does not divide by zero.
+SIGMA_FLOOR = 0.01
+SIGMA_UNKNOWN = 0.05
+
 
 def to_sampler(x: Tensor) -> Tensor:
     """[0, 1] to [-1, 1]."""
@@ -176,6 +182,29 @@ class Problem:
         return least_squares(self.physics, r)
 
     @cached_property
+    def damping(self) -> Tensor:
+        r""":math:`\lambda = \sigma_y^2/\sigma_x^2` of linear estimates, (B,)."""
+        sigma = torch.full_like(self.m, SIGMA_UNKNOWN) if self.sigma_y is None else self.sigma_y
+        return sigma.clamp_min(SIGMA_FLOOR).square() / PRIOR_VARIANCE
+
+    def ridge(self, r: Measurement) -> Tensor:
+        r""":math:`(A^\top A + \lambda I)^{-1} A^\top r`: the linear estimate of an image under a white prior.
+
+        It is Wiener's filter, or Tikhonov's solution; the physics' closed form where it has one.
+        """
+        if isinstance(self.physics, DecomposablePhysics):
+            return self.physics.prox_l2(0.0, r, (1 / self.damping).reshape(-1, 1, 1, 1))
+        return least_squares(self.physics, r, damping=self.damping)
+
+    def unmeasured(self, v: Tensor) -> Tensor:
+        r""":math:`v - (A^\top A + \lambda I)^{-1} A^\top A v`: the part of an image that the measurement says nothing about.
+
+        It is what a mask hides, and what a blur or a reduction removes below the noise. A nonlinear physics has no such part
+        that is known in advance: all of ``v`` is returned.
+        """
+        return v - self.ridge(self.physics.A(v)) if self.linear else v
+
+    @cached_property
     def sq_gain(self) -> Tensor:
         r""":math:`\|A\|_2^2` of each image's operator, (B,): its largest singular value, or 300 power iterations."""
         if not self.linear:
@@ -205,8 +234,10 @@ def check_measurement(y: Measurement, ops: list[Physics]) -> None:
             raise MeasurementError(f"y must be finite; image {bad} holds NaN or infinity; repair or drop it")
 
 
-def least_squares(physics: LinearPhysics, r: Any, iterations: int = 50, tolerance: float = 1e-6) -> Tensor:
-    r"""The minimum-norm solution of :math:`\min_x \|A x - r\|^2` by conjugate gradients on the normal equations (CGLS).
+def least_squares(
+    physics: LinearPhysics, r: Any, iterations: int = 50, tolerance: float = 1e-6, damping: Tensor | float = 0.0
+) -> Tensor:
+    r"""The minimum-norm solution of :math:`\min_x \|A x - r\|^2 + \lambda\|x\|^2` by conjugate gradients (CGLS).
 
     An image stops when its own gradient has fallen by ``tolerance``, so it does not matter which others share the batch.
     Stopping early is also what regularises an operator whose small singular values would amplify the noise.
@@ -214,17 +245,18 @@ def least_squares(physics: LinearPhysics, r: Any, iterations: int = 50, toleranc
     adjoint: Callable[[Any], Tensor] = physics.A_adjoint
     g = adjoint(r)
     x, p, sq = torch.zeros_like(g), g, sq_norm(g)
+    lam = torch.as_tensor(damping, dtype=sq.dtype, device=sq.device).expand_as(sq)
     stop = tolerance**2 * sq
     for _ in range(iterations):
         going = sq > stop
         if not going.any():
             break
         Ap = physics.A(p)
-        energy = torch.stack([sq_norm(q) for q in parts(Ap)]).sum(0)
+        energy = torch.stack([sq_norm(q) for q in parts(Ap)]).sum(0) + lam * sq_norm(p)
         a = torch.where(going, sq / energy.clamp_min(1e-30), 0)
         x = x + per_image(a, x) * p
         r = like_measurement((q - per_image(a, q) * w for q, w in zip(parts(r), parts(Ap), strict=True)), r)
-        g = adjoint(r)
+        g = adjoint(r) - per_image(lam, x) * x
         new = sq_norm(g)
         p = torch.where(per_image(going, g), g + per_image(new / sq.clamp_min(1e-30), g) * p, p)
         sq = torch.where(going, new, sq)

@@ -77,7 +77,12 @@ class Transition:
     @property
     def fresh(self) -> Tensor:
         r""":math:`\hat x + \sqrt{s^2 - t_{\min}^2}\, z`."""
-        return self.x_hat + math.sqrt((self.s - self.t_min) * (self.s + self.t_min)) * self.noise.like(self.x_hat)
+        return self.x_hat + self.drawn
+
+    @property
+    def drawn(self) -> Tensor:
+        r""":math:`\sqrt{s^2 - t_{\min}^2}\, z`."""
+        return math.sqrt((self.s - self.t_min) * (self.s + self.t_min)) * self.noise.like(self.x_hat)
 
     @property
     def reused(self) -> Tensor:
@@ -263,35 +268,45 @@ def check_gamma(gamma: float) -> float:
 
 @dataclass(frozen=True)
 class MacsD(Sampler):
-    r"""MACS by the discrepancy principle: the residual moves the estimate, and sets the level of the last call.
+    r"""MACS by the discrepancy principle: the measurement moves the estimate, and noise returns only where it is silent.
 
-    After each ``f`` the discrepancy step (:class:`macs.fidelity.Discrepancy`); between levels fresh noise; and as the last
-    call a *polish*, ``f`` at the level of the measurement noise that the data step left in the image,
+    After each ``f`` the discrepancy step (:class:`macs.fidelity.Discrepancy`); then fresh noise, in the part of the image
+    that the measurement says nothing about (:meth:`macs.problem.Problem.unmeasured`),
 
-    .. math:: t = c\, \lambda\, \sigma_y, \qquad \lambda = 1 - 1/\sqrt{\chi^2},
+    .. math:: x_s = \hat x + \eta \sqrt{s^2 - t_{\min}^2}\; (I - H)\, z, \qquad H = (A^\top A + \lambda I)^{-1} A^\top A.
 
-    with nothing added. This is the paper's idea made to act: the larger the residual, the more freedom the network gets.
+    What was measured is known and need not be drawn again: its noise would only be a source of error. The network is told
+    ``s`` and gets less noise than that, so it cleans what is measured and invents what is not. With ``eta`` below 1 the
+    result lies nearer to the mean of the possible images: more PSNR, less texture.
 
     Args:
-        polish: spend the last call so (from two steps on). Without it the last call is an ordinary one.
+        eta: the share of the noise that returns.
+        null: draw it in the unmeasured part only; without it everywhere.
+        polish: spend the last call (from two steps on) without noise, at the level of the measurement noise that the data
+            step left in the image, :math:`t = c\, \lambda\, \sigma_y`, :math:`\lambda = 1 - 1/\sqrt{\chi^2}`.
         c: how much room the polish has; 1 to 2 is the noise itself.
     """
 
     data: DataStep | None = field(default=Discrepancy(), kw_only=True)
-    polish: bool = True
+    eta: float = 0.9
+    null: bool = True
+    polish: bool = False
     c: float = 2.0
 
     def __post_init__(self) -> None:
+        if not 0 <= self.eta <= 1:
+            raise ConfigError(f"eta must be between 0 and 1; got {self.eta}; 1 returns all of the noise, 0 none")
         if not (math.isfinite(self.c) and self.c > 0):
             raise ConfigError(f"c must be a positive number; got {self.c}; 1 to 2 is the noise that the data step leaves")
 
     def levels(self, steps: int, t_max: float, t_min: float) -> Levels:
-        """The grid of one step less where the polish takes the last call."""
-        return grids.few_steps(max(steps - self.polish, min(steps, 1)), t_max, t_min)
+        """A grid that ends lower than that of other samplers; one step less where the polish takes the last call."""
+        return grids.few_steps(max(steps - self.polish, min(steps, 1)), t_max, t_min, last=19)
 
     def renoise(self, at: Transition) -> Tensor:
         """The formula above."""
-        return at.fresh
+        noise = at.problem.unmeasured(at.drawn) if self.null else at.drawn
+        return at.x_hat + self.eta * noise
 
     def finish(self, f: ConsistencyFunction, problem: Problem, x_t: Tensor, t: float, calls: int) -> Tensor:
         """The estimate at the last level and, where a call is left for it, the polish."""

@@ -213,7 +213,8 @@ def test_a_budget_is_shared_among_the_stages(config):
 
 
 def test_the_bar_shows_stage_loss_and_speed(config, photos, tmp_path, capsys):
-    with progress_bar(Run(load_config(config), training_images(photos, (1, 8, 8)), tmp_path)) as show:
+    with progress_bar(Run(load_config(config), training_images(photos, (1, 8, 8)), tmp_path)) as (show, say):
+        say("validation PSNR 20.00 dB")
         show(Progress(stage=1, step=2, steps=4, images=24, loss=0.25, images_per_second=120.0))
     shown = capsys.readouterr().err
     assert all(text in shown for text in ("stage 2/2 ect", "67%", "loss 0.2500", "120 images/s"))
@@ -227,12 +228,12 @@ def test_keeping_memory_is_harmless_anywhere(monkeypatch):
     keep_memory()
 
 
-def test_ctrl_c_at_the_end_of_a_stage_waits_for_the_next_step(config, photos, tmp_path, monkeypatch):
+def test_ctrl_c_at_the_end_of_a_stage_ends_the_stage(config, photos, tmp_path, monkeypatch):
     """Between the last step of a stage and its end there is nothing to save that could go on as if nothing had happened."""
 
     @contextmanager
     def pressed_at_the_end(run):
-        yield lambda at: signal.raise_signal(signal.SIGINT) if (at.stage, at.step) == (0, at.steps) else None
+        yield lambda at: signal.raise_signal(signal.SIGINT) if (at.stage, at.step) == (0, at.steps) else None, print
 
     monkeypatch.setattr("macs.cli.train.progress_lines", pressed_at_the_end)
     run = Run(load_config(config), training_images(photos, (1, 8, 8)), tmp_path / "run")
@@ -242,7 +243,7 @@ def test_ctrl_c_at_the_end_of_a_stage_waits_for_the_next_step(config, photos, tm
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
         signal.signal(signal.SIGINT, outside)
-    assert (run.stage, run.step) == (1, 1)
+    assert (run.stage, run.step) == (1, 0)
 
 
 def test_an_interrupted_training_goes_on_bit_for_bit(config, photos, tmp_path):

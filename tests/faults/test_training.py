@@ -1,12 +1,16 @@
 """A run that is killed anywhere goes on as if it had not been, bit for bit."""
 
+import dataclasses
+import os
 import random
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
+from accelerate.state import AcceleratorState
 
 from macs.errors import ConfigError, ModelError
 from macs.training.batches import draw
@@ -14,6 +18,7 @@ from macs.training.checkpoint import load_checkpoint, locked, save_checkpoint, w
 from macs.training.config import load_config, parse_config
 from macs.training.loop import Run, learning_rate, train
 from macs.training.loss import earlier_level
+from macs.training.workers import Workers
 
 TINY = """
 name = "tiny"
@@ -41,6 +46,7 @@ WORKER = """
 import sys
 from pathlib import Path
 import torch
+from accelerate.state import AcceleratorState
 from macs.training.config import load_config
 from macs.training.loop import Run, train
 from tests.faults.test_training import images
@@ -207,3 +213,74 @@ def test_bad_configurations_are_refused_in_words(change, words):
     good = {"name": "t", "stage": [{"loss": "edm", "images": 10, "lr": 1e-3, "lr_end": 1e-4}]}
     with pytest.raises(ConfigError, match=words):
         parse_config({**good, **change})
+
+
+def test_a_finished_run_can_be_extended(config, tmp_path):
+    """More stages may be appended; what is done may not be changed."""
+    run = Run(config, images(), tmp_path / "run")
+    train(run)
+    assert run.done
+    more = dataclasses.replace(config, stages=(*config.stages, config.stages[-1]))
+    longer = Run(more, images(), tmp_path / "run")
+    assert (longer.stage, longer.step, longer.done) == (2, 0, False)
+    other = dataclasses.replace(config.stages[0], lr=0.5)
+    with pytest.raises(ConfigError, match="another configuration"):
+        Run(dataclasses.replace(more, stages=(other, *more.stages[1:])), images(), tmp_path / "run")
+
+
+def test_validation_restores_held_out_images(config, tmp_path):
+    heard = []
+    run = Run(config, images(), tmp_path / "run", validation=images()[:9])
+    train(run, validate_every=1e9, on_validation=heard.append)
+    assert [set(v.psnr) for v in heard] == [{"super-resolution", "inpainting", "deblurring"}] * 2, (
+        "one at the end of each stage"
+    )
+    assert heard[0].picture.shape == (7 * 8, 8 * 8)
+    assert all(3 < value < 60 for v in heard for value in v.psnr.values())
+
+
+def test_bfloat16_trains(config, tmp_path):
+    """Weights and their average stay in single precision, and come out near those of single precision."""
+    ends = []
+    for bf16 in (False, True):
+        run = Run(config, images(), tmp_path / str(bf16), workers=Workers.found(bf16))
+        train(run)
+        ends.append(torch.cat([p.flatten() for p in run.average.parameters()]))
+        AcceleratorState._reset_state(True)
+    assert ends[1].dtype == torch.float32
+    assert not torch.equal(ends[0], ends[1])
+    assert torch.allclose(ends[0], ends[1], atol=0.05)
+
+
+def test_two_processes_train_as_one(config, tmp_path):
+    """Launched by accelerate over gloo: each takes half of every batch, and the weights are those of one process."""
+    (tmp_path / "worker.py").write_text(WORKER)
+    args = [
+        "-m",
+        "accelerate.commands.launch",
+        "--cpu",
+        "--num_processes",
+        "2",
+        "--num_machines",
+        "1",
+        "--mixed_precision",
+        "no",
+    ]
+    environment = {**os.environ, "PYTHONPATH": f"{Path.cwd()}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    command = [sys.executable, *args, "--dynamo_backend", "no", str(tmp_path / "worker.py"), str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    together = Run(config, images(), tmp_path / "run")
+    assert together.done
+    alone = Run(config, images(), tmp_path / "alone")
+    train(alone)
+    for name, tensor in alone.average.state_dict().items():
+        assert torch.allclose(tensor, together.average.state_dict()[name], atol=1e-4), name
+
+
+def test_a_batch_that_cannot_be_shared(config, tmp_path):
+    class Seven:
+        num_processes = 7
+
+    with pytest.raises(ConfigError, match="must be a multiple of the 7 processes; got 6"):
+        Run(config, images(), tmp_path / "run", workers=Workers(Seven()))

@@ -46,7 +46,8 @@ VARIANTS = {
     **{name: kind() for name, kind in SAMPLERS.items()},
     "macs-chi2": macs.Macs(gamma=0.5, residual="chi2"),
     "macs-mean": macs.Macs(gamma=0.5, residual="mean"),
-    "macs-d-plain": macs.MacsD(polish=False),
+    "macs-d-everywhere": macs.MacsD(null=False),
+    "macs-d-polish": macs.MacsD(polish=True),
     "dpm-solver-2": macs.DpmSolver(variant="2"),
     "ddim+discrepancy": macs.Ddim(data=macs.Discrepancy()),
 }

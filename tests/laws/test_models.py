@@ -81,10 +81,10 @@ def test_the_hint_is_the_linear_estimate(x):
 
 def test_the_resolution_of_other_operators_is_estimated(x):
     A = LINEAR["matrix"]()
-    lam = torch.full((5,), 0.005)
+    problem = Problem(measure(A, x), A)
     dense = torch.stack([A.A(e.reshape(1, *SHAPE))[0] for e in torch.eye(64)], 1).double()
     exact = torch.diagonal(torch.linalg.solve(dense.mT @ dense + 0.005 * torch.eye(64), dense.mT @ dense))
-    got = resolution(A, lam, x, probes=400)[0].flatten().double()
+    got = resolution(problem, x, probes=400)[0].flatten().double()
     assert (got - exact).abs().mean() < 0.05
 
 

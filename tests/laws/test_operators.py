@@ -10,7 +10,7 @@ import macs
 from macs.errors import ConfigError
 from macs.problem import Problem, least_squares, sq_norm
 from macs.tasks import Separable, bicubic_matrix, gaussian_matrix
-from tests.laws.conftest import LINEAR, SHAPE, measure
+from tests.laws.conftest import LINEAR, OPERATORS, SHAPE, measure
 
 
 def adjoint_error(A, x, v):
@@ -161,3 +161,23 @@ def test_the_papers_parameters():
     assert macs.task("deblurring", image_shape=small).noise_model.sigma.item() == pytest.approx(0.025)
     with pytest.raises(ConfigError, match="must know the image size"):
         macs.task("deblurring")
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_what_is_unmeasured_is_dense_algebra(name, x):
+    """v - (A^T A + lambda I)^-1 A^T A v, for closed forms and for conjugate gradients alike; and the ridge estimate."""
+    A = LINEAR[name]()
+    problem = Problem(measure(A, x), A)
+    dense = torch.stack([A.A(e.reshape(1, *SHAPE)).flatten() for e in torch.eye(64)], 1).double()
+    lam = problem.damping[0].double()
+    filter_ = torch.linalg.solve(dense.mT @ dense + lam * torch.eye(64), dense.mT)
+    v = torch.randn(5, *SHAPE, generator=torch.Generator().manual_seed(3))
+    want = v.flatten(1).double() - v.flatten(1).double() @ (filter_ @ dense).mT
+    torch.testing.assert_close(problem.unmeasured(v).flatten(1).double(), want, atol=1e-3, rtol=0)
+    r = problem.difference(v)
+    torch.testing.assert_close(problem.ridge(r).flatten(1).double(), r.flatten(1).double() @ filter_.mT, atol=5e-3, rtol=0)
+
+
+def test_a_nonlinear_operator_hides_all(x):
+    A = OPERATORS["nonlinear"]()
+    assert torch.equal(Problem(measure(A, x), A).unmeasured(x), x)

@@ -268,6 +268,7 @@ def test_addim_takes_its_variance_as_number_or_function(x, net):
         (lambda: macs.Addim(eta=-1), "eta must be at least 0"),
         (lambda: macs.DpmSolver(variant="3M"), "unknown DPM-Solver variant '3M'"),
         (lambda: macs.MacsD(c=0), "c must be a positive number"),
+        (lambda: macs.MacsD(eta=1.5), "eta must be between 0 and 1"),
     ],
 )
 def test_bad_parameters_are_refused_in_words(make, words):

@@ -127,7 +127,7 @@ def test_trace_and_callback_tell_the_same_story(x, net):
 def test_the_polish_is_told_by_the_residual(x, net):
     A = LINEAR["super-resolution"]()
     y = measure(A, x)
-    _, trace = macs.Solver(net, macs.MacsD(c=1.5), steps=2)(y, A, trace=True)
+    _, trace = macs.Solver(net, macs.MacsD(polish=True, c=1.5), steps=2)(y, A, trace=True)
     assert trace.levels[0] == 80
     torch.testing.assert_close(trace.levels[1], 1.5 * trace.lam[0] * 0.05)
     torch.testing.assert_close(trace.s_eff[0], trace.levels[1])
@@ -161,7 +161,7 @@ def test_a_plain_function_gets_the_measurement_as_given(x):
         got.append((y, t.ndim))
         return 0 * x_t
 
-    macs.Solver(f, macs.MacsD(), steps=2)(y, A)
+    macs.Solver(f, macs.MacsD(polish=True), steps=2)(y, A)
     assert got[0][0] is y
     assert [ndim for _, ndim in got] == [0, 4]
 

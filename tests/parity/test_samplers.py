@@ -142,7 +142,7 @@ def test_a_step_with_a_data_step_is_the_transcription_in_float64(name, case):
 
 @pytest.mark.parametrize("grid", GRIDS)
 @pytest.mark.parametrize("levels", [1, 2, 3, 5])
-@pytest.mark.parametrize("options", [{}, {"c": 5.0}, {"polish": False}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"eta": 0.3, "null": False}, {"polish": True}, {"polish": True, "c": 5.0}], ids=str)
 @pytest.mark.parametrize("case", CASES)
 def test_macs_d_is_the_transcription(case, options, levels, grid):
     arrays = both(case, macs.MacsD(**options), partial(paper.macs_d, **options), GRIDS[grid][levels])
@@ -176,12 +176,14 @@ def test_two_steps_are_the_public_grid_from_seeded_noise(sampler):
     assert trace.nfe[-1] == 2
 
 
-@pytest.mark.parametrize(("steps", "levels"), [(2, [80.0]), (3, [80.0, paper.karras(40)[17]])])
-def test_macs_d_in_so_many_calls(steps, levels):
-    f, names, unit = network("super-resolution"), ("u", "v", "w"), start()
+@pytest.mark.parametrize("polish", [False, True])
+@pytest.mark.parametrize(("count", "levels"), [(1, [80.0]), (2, [80.0, paper.karras(40)[19]])])
+def test_macs_d_in_so_many_calls(count, levels, polish):
+    f, steps, names, unit = network("super-resolution"), count + polish, ("u", "v", "w"), start()
     measured, problem = CASES["super-resolution"].pair(torch.float32)
-    ours, trace = macs.Solver(f, macs.MacsD(), steps=steps)(problem.y, problem.physics, seed=2, z=unit, ids=names, trace=True)
-    theirs = paper.macs_d(f.rows, measured, levels, rows(unit), fresh(macs.Noise(2, names), unit))
+    solver = macs.Solver(f, macs.MacsD(polish=polish), steps=steps)
+    ours, trace = solver(problem.y, problem.physics, seed=2, z=unit, ids=names, trace=True)
+    theirs = paper.macs_d(f.rows, measured, levels, rows(unit), fresh(macs.Noise(2, names), unit), polish=polish)
     close((rows(ours), (theirs + 1) / 2), 1e-5)
     assert trace.nfe[-1] == steps
 

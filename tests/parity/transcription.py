@@ -192,11 +192,19 @@ def solve(step, f, problem, levels, unit, fresh, data=untouched, limit=clip):
     return data(limited(x, problem.y, levels[-1]), problem)
 
 
-def macs_d(f, problem, levels, unit, fresh, c=2.0, polish=True):
-    """MACS-D: after each f the discrepancy step, fresh noise between levels, then f at max(c lambda sigma_y, t_min)."""
+def unmeasured(v, problem):
+    """v - (A^T A + lambda I)^-1 A^T A v with lambda = sigma_y^2 / 0.5, by dense algebra."""
+    gram = problem.A.T @ problem.A
+    damping = max(2 * problem.sigma, 0.01) ** 2 / 0.5
+    return v - v @ gram @ np.linalg.inv(gram + damping * np.eye(len(gram)))
+
+
+def macs_d(f, problem, levels, unit, fresh, eta=0.9, null=True, c=2.0, polish=False):
+    """MACS-D: after each f the discrepancy step, fresh noise in the unmeasured part; the polish is f at c lambda sigma_y."""
     x = levels[0] * unit
     for k, (t, s) in enumerate(pairwise(levels), start=1):
-        x = discrepancy(clip(f(x, problem.y, t)), problem) + np.sqrt(s**2 - T_MIN**2) * fresh(k)
+        noise = eta * np.sqrt(s**2 - T_MIN**2) * fresh(k)
+        x = discrepancy(clip(f(x, problem.y, t)), problem) + (unmeasured(noise, problem) if null else noise)
     x_hat = clip(f(x, problem.y, levels[-1]))
     estimate = discrepancy(x_hat, problem)
     if not polish:

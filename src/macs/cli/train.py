@@ -17,10 +17,14 @@ from macs.cli.base import app, example
 from macs.errors import ConfigError, unknown
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from macs.training.config import TrainConfig
     from macs.training.loop import Progress, Run
+    from macs.training.validation import Validation
 
     OnStep = Callable[[Progress], None]
+    Say = Callable[[str], None]
 
 #: Training configurations that come with the package.
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -91,24 +95,36 @@ def train(
     data: Annotated[Path | None, typer.Option(help="A folder of images, or an IDX file; else Fashion-MNIST.")] = None,
     size: Annotated[int | None, typer.Option(min=1, help="The side of the images, instead of the configuration's.")] = None,
     compiled: Annotated[bool, typer.Option("--compile", help="Compile the network: a minute to start, then faster.")] = False,
+    bf16: Annotated[bool, typer.Option("--bf16", help="Compute in bfloat16; faster only where the processor has it.")] = False,
+    validate_every: Annotated[float, typer.Option(min=0, help="Minutes between restorations of held-out images.")] = 10.0,
 ) -> None:
     """Train a model, or go on training it: a run that was stopped continues bit for bit.
 
-    Ctrl-C stops after the current step and saves; a second one stops at once.
+    Every so often held-out images are restored: their PSNR is shown, and validation.png in the run's folder shows them.
+    Ctrl-C stops after the current step and saves; a second one stops at once. On several processes or GPUs:
+    accelerate launch --num_processes 2 -m macs train ...
     """
     source = config_path(config)
     keep_memory()
     import torch
 
-    from macs.data import training_images
+    from macs.data import training_images, validation_images
     from macs.training.config import load_config
     from macs.training.loop import Run
+    from macs.training.workers import Workers
 
     torch.set_flush_denormal(True)
     settings = adapted(load_config(source), images, size)
     folder = Path("runs") / settings.name if out is None else out
-    run = Run(settings, training_images(data, settings.model.image_shape), folder, compiled=compiled)
-    stopped = followed(run, float("inf") if minutes is None else minutes)
+    shape = settings.model.image_shape
+    held = validation_images(data, shape)[:64]
+    run = Run(
+        settings, training_images(data, shape), folder, validation=held if len(held) else None,
+        workers=Workers.found(bf16), compiled=compiled,
+    )  # fmt: skip
+    stopped = followed(run, float("inf") if minutes is None else minutes, 60 * validate_every)
+    if not run.workers.first:
+        return
     path = export(run)
     typer.echo(f"{'finished' if run.done else 'stopped'} after {run.total_images:,} images; wrote {path}")
     if not run.done:
@@ -117,28 +133,35 @@ def train(
         raise typer.Exit(130)
 
 
-class Stopped(Exception):  # noqa: N818
-    """The user asked for the end, and a step has just ended."""
-
-
-def followed(run: "Run", minutes: float) -> bool:
+def followed(run: "Run", minutes: float, validate_every: float = 600.0) -> bool:
     """Train and show how it goes, a bar on a terminal and a line per minute elsewhere; whether Ctrl-C ended it."""
     from macs.training.loop import train as train_run
 
     show = progress_bar if sys.stderr.isatty() else progress_lines
-    with asked_to_stop() as asked, show(run) as on_step:
+    with asked_to_stop() as asked, show(run) as (on_step, say):
 
-        def after_step(at: "Progress") -> None:
-            on_step(at)
-            if asked and at.step < at.steps:
-                raise Stopped
+        def on_validation(seen: "Validation") -> None:
+            write_picture(run.folder / "validation.png", seen.picture)
+            say(f"validation PSNR {seen} dB ({', '.join(seen.psnr)})")
 
-        try:
-            train_run(run, minutes=minutes, on_step=after_step)
-        except Stopped:
-            run.save()
-            return True
-    return False
+        train_run(
+            run, minutes=minutes, validate_every=validate_every, asked_to_stop=lambda: bool(asked),
+            on_step=on_step if run.workers.first else None, on_validation=on_validation,
+        )  # fmt: skip
+    return bool(asked) and not run.done
+
+
+def write_picture(path: Path, picture: "Tensor") -> None:
+    """A picture as a PNG file, atomically."""
+    from io import BytesIO
+
+    from PIL import Image
+
+    from macs.training.checkpoint import write_atomically
+
+    file = BytesIO()
+    Image.fromarray(picture.numpy()).save(file, "png")
+    write_atomically(path, file.getvalue())
 
 
 @contextmanager
@@ -179,8 +202,8 @@ def smoothed() -> Callable[["Progress"], float]:
 
 
 @contextmanager
-def progress_bar(run: "Run") -> Iterator["OnStep"]:
-    """A bar with stage, loss, speed and time left."""
+def progress_bar(run: "Run") -> Iterator[tuple["OnStep", "Say"]]:
+    """A bar with stage, loss, speed and time left, and lines above it."""
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
@@ -195,11 +218,11 @@ def progress_bar(run: "Run") -> Iterator["OnStep"]:
             stage = f"stage {at.stage + 1}/{len(stages)} {stages[at.stage].loss}"
             bar.update(task, description=stage, completed=at.images, loss=loss(at), rate=at.images_per_second)
 
-        yield show
+        yield show, lambda line: bar.console.print(line, highlight=False)
 
 
 @contextmanager
-def progress_lines(run: "Run", every: float = 60.0) -> Iterator["OnStep"]:
+def progress_lines(run: "Run", every: float = 60.0) -> Iterator[tuple["OnStep", "Say"]]:
     """A line per minute, for logs."""
     stages, loss, total = run.config.stages, smoothed(), total_images(run.config)
     last = -every
@@ -215,18 +238,23 @@ def progress_lines(run: "Run", every: float = 60.0) -> Iterator["OnStep"]:
         done = f"{at.images:,}/{total:,} images"
         typer.echo(f"{stage}  {done}  loss {mean:.4f}  {at.images_per_second:.0f} images/s  {left:.0f} min left", err=True)
 
-    yield show
+    yield show, lambda line: typer.echo(line, err=True)
 
 
 def export(run: "Run") -> Path:
-    """Write the run's average as a model file that ``macs.load`` reads."""
+    """Write the run's average as a model file that ``macs.load`` reads, and beside it the denoiser of the last EDM stage."""
     from macs.models.store import save_model
+    from macs.training.checkpoint import load_checkpoint
 
     config = run.config
-    info = {
-        "name": config.name, "macs": __version__, "seed": config.seed, "images": run.total_images, "finished": run.done,
-        "stages": [stage.loss for stage in config.stages],
-    }  # fmt: skip
+    info = {"macs": __version__, "seed": config.seed, "stages": [stage.loss for stage in config.stages]}
     path = run.folder / f"{config.name}.safetensors"
-    save_model(path, run.average.state_dict(), config.model, info)
+    made = info | {"name": config.name, "images": run.total_images, "finished": run.done}
+    save_model(path, run.average.state_dict(), config.model, made)
+    denoisers = [i for i, stage in enumerate(config.stages[: run.stage]) if stage.loss == "edm"]
+    if denoisers:
+        seen = config.batch * sum(config.steps(i) for i in range(denoisers[-1] + 1))
+        made = info | {"name": f"{config.name}-edm", "images": seen, "finished": True}
+        denoiser, _ = load_checkpoint(run.stage_path(denoisers[-1]))
+        save_model(run.folder / f"{config.name}-edm.safetensors", denoiser, config.model, made)
     return path

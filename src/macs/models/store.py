@@ -94,6 +94,11 @@ def model_bytes(name_or_path: str | Path) -> bytes:
     return content
 
 
+def model_digest(name_or_path: str | Path) -> str:
+    """The SHA-256 of a model's bytes."""
+    return manifest.digest(model_bytes(name_or_path))
+
+
 def sidecar(path: Path) -> Path:
     """Where the digest of a model file is kept, in the form of ``sha256sum``."""
     return path.with_name(path.name + ".sha256")

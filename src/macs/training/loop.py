@@ -11,6 +11,7 @@ import json
 import math
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,8 @@ from macs.training.batches import Batch, draw
 from macs.training.checkpoint import load_checkpoint, locked, save_checkpoint, sweep
 from macs.training.config import Stage, TrainConfig
 from macs.training.loss import ect_loss, edm_loss
+from macs.training.validation import Validation, validate
+from macs.training.workers import Workers
 
 
 @dataclass(frozen=True)
@@ -42,20 +45,34 @@ class Run:
     """The state of a run: network, its average, optimiser, stage and step; saved to and restored from one file.
 
     ``compiled`` runs the backbone through ``torch.compile``: faster after a minute, with sums in another order, so a run
-    is reproduced bit for bit only where all of it was compiled or none.
+    is reproduced bit for bit only where all of it was compiled or none; the same holds for the number of processes and for
+    ``workers`` that compute in bfloat16. ``validation`` are images, uint8, that are restored every so often.
     """
 
-    def __init__(self, config: TrainConfig, images: Tensor, folder: Path, *, compiled: bool = False) -> None:
-        self.config, self.images, self.folder = config, images, folder
+    def __init__(
+        self,
+        config: TrainConfig,
+        images: Tensor,
+        folder: Path,
+        *,
+        validation: Tensor | None = None,
+        workers: Workers | None = None,
+        compiled: bool = False,
+    ) -> None:
+        self.config, self.images, self.folder, self.validation = config, images, folder, validation
+        self.workers = Workers.found() if workers is None else workers
+        self.workers.check(config.batch)
         self.stage = self.step = self.skipped = 0
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             self.model = build(config.model).to(memory_format=torch.channels_last)
+        self.model.to(self.workers.accelerator.device)
         self.average = copy.deepcopy(self.model).requires_grad_(False)
         self.optimizer = self.new_optimizer()
         if compiled:
             self.model.unet.compile()
-        sweep(folder)
+        if self.workers.first:
+            sweep(folder)
         if self.path.exists():
             self.restore()
 
@@ -63,6 +80,10 @@ class Run:
     def path(self) -> Path:
         """The checkpoint."""
         return self.folder / "checkpoint.safetensors"
+
+    def stage_path(self, stage: int) -> Path:
+        """The averaged weights at the end of a stage."""
+        return self.folder / f"stage{stage}.safetensors"
 
     @property
     def done(self) -> bool:
@@ -91,7 +112,9 @@ class Run:
         return digest.hexdigest()
 
     def save(self) -> None:
-        """Write the checkpoint, atomically."""
+        """Write the checkpoint, atomically; the first process does."""
+        if not self.workers.first:
+            return
         tensors = {f"model.{k}": v for k, v in self.model.state_dict().items()}
         tensors |= {f"average.{k}": v for k, v in self.average.state_dict().items()}
         for i, state in self.optimizer.state_dict()["state"].items():
@@ -118,7 +141,8 @@ class Run:
     def next_stage(self) -> None:
         """Keep the average of the stage that ended, and start the next one from it with a fresh optimiser."""
         tensors = dict(self.average.state_dict())
-        save_checkpoint(self.folder / f"stage{self.stage}.safetensors", tensors, {"stage": self.stage})
+        if self.workers.first:
+            save_checkpoint(self.stage_path(self.stage), tensors, {"stage": self.stage})
         self.model.load_state_dict(tensors)
         self.optimizer = self.new_optimizer()
         self.stage, self.step = self.stage + 1, 0
@@ -151,11 +175,14 @@ def train_step(run: Run) -> float:
         run.images, run.stage * 10_000_000 + run.step, seed=config.seed, size=config.batch, nominal=config.nominal,
         drop=config.drop, t_min=config.model.t_min, t_max=config.model.t_max,
     )  # fmt: skip
+    batch = run.workers.share(batch)
     for group in run.optimizer.param_groups:
         group["lr"] = learning_rate(stage, run.step, steps)
-    loss = objective(run.model, batch, stage, run.step / steps)
+    with run.workers.accelerator.autocast():
+        loss = objective(run.model, batch, stage, run.step / steps)
     run.optimizer.zero_grad(set_to_none=True)
     loss.backward()
+    run.workers.average_gradients(run.model)
     norm = torch.nn.utils.clip_grad_norm_(run.model.parameters(), config.clip)
     if torch.isfinite(norm):
         run.optimizer.step()
@@ -175,28 +202,34 @@ def train(
     *,
     minutes: float = math.inf,
     save_every: float = 120.0,
+    validate_every: float = 600.0,
     on_step: Callable[[Progress], None] | None = None,
+    on_validation: Callable[[Validation], None] | None = None,
+    asked_to_stop: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Train until the stages are done or ``minutes`` have passed; save every ``save_every`` seconds and at the end."""
-    with locked(run.folder):
-        train_locked(run, minutes, save_every, on_step)
+    """Train until the stages are done, ``minutes`` have passed or ``asked_to_stop`` says so; save at the end in any case.
 
-
-def train_locked(run: Run, minutes: float, save_every: float, on_step: Callable[[Progress], None] | None) -> None:
-    """The loop itself, in a folder that no other process writes to."""
-    start = saved = time.monotonic()
-    seen = 0
-    while not run.done and time.monotonic() - start < 60 * minutes:
-        loss = train_step(run)
-        seen += run.config.batch
-        steps = run.config.steps(run.stage)
-        if on_step is not None:
-            rate = seen / (time.monotonic() - start)
-            on_step(Progress(run.stage, run.step, steps, run.total_images, loss, rate))
-        if run.step >= steps:
-            run.next_stage()
-            run.save()
-        if time.monotonic() - saved > save_every:
-            run.save()
-            saved = time.monotonic()
-    run.save()
+    Every ``save_every`` seconds the checkpoint is written, every ``validate_every`` seconds and at the end of a stage the
+    run's validation images are restored and given to ``on_validation``.
+    """
+    with locked(run.folder) if run.workers.first else nullcontext():
+        start = saved = validated = time.monotonic()
+        seen = 0
+        while not run.done and not run.workers.any(asked_to_stop() or time.monotonic() - start >= 60 * minutes):
+            stage, steps = run.stage, run.config.steps(run.stage)
+            loss = train_step(run)
+            seen += run.config.batch
+            if on_step is not None:
+                rate = seen / (time.monotonic() - start)
+                on_step(Progress(stage, run.step, steps, run.total_images, loss, rate))
+            ended = run.step >= steps
+            if ended:
+                run.next_stage()
+            if ended or time.monotonic() - saved > save_every:
+                run.save()
+                saved = time.monotonic()
+            due = ended or time.monotonic() - validated > validate_every
+            if due and on_validation is not None and run.validation is not None and run.workers.first:
+                on_validation(validate(run.average, run.validation, run.config.stages[stage].loss))
+                validated = time.monotonic()
+        run.save()

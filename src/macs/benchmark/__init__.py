@@ -1,0 +1,1 @@
+"""The benchmark: model x task x sampler to rows, tables, figures and a report."""

@@ -1,0 +1,128 @@
+"""The paper's figures from our rows: residue against calls, the visual comparison, sweeps, perception against distortion.
+
+Colours are Okabe and Ito's, which colour-blind readers can tell apart; every series has its own marker as well.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from macs.benchmark.features import NAMES
+
+Row = dict[str, Any]
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
+MARKERS = "osD^vP*X<>hp"
+
+
+def canvas(columns: int, width: float = 3.6, height: float = 3.2) -> Any:
+    """A row of axes that draw into files only."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot as plt
+
+    return plt.subplots(1, columns, figsize=(width * columns, height), dpi=150, squeeze=False, layout="constrained")
+
+
+def finish(figure: Any, path: Path) -> Path:
+    """Write a figure and let it go."""
+    from matplotlib import pyplot as plt
+
+    figure.savefig(path)
+    plt.close(figure)
+    return path
+
+
+def tasks_of(rows: Sequence[Row]) -> list[str]:
+    """The tasks in order of appearance."""
+    return list(dict.fromkeys(row["task"] for row in rows))
+
+
+def plane(rows: Sequence[Row], path: Path) -> Path:
+    """PSNR against the Frechet distance, a point for each sampler: up and left is better."""
+    tasks = tasks_of(rows)
+    figure, axes = canvas(len(tasks), 4.2, 3.8)
+    labels = list(dict.fromkeys(row["sampler"] for row in rows))
+    for axis, task in zip(axes[0], tasks, strict=True):
+        for row in (r for r in rows if r["task"] == task):
+            i = labels.index(row["sampler"])
+            axis.errorbar(
+                row["fid"], row["psnr"], xerr=half(row, "fid"), yerr=half(row, "psnr"), color=COLOURS[i % len(COLOURS)],
+                marker=MARKERS[i % len(MARKERS)], markersize=6, linestyle="none", label=row["sampler"], capsize=2,
+            )  # fmt: skip
+        axis.set(title=task, xlabel=f"{NAMES[rows[0]['features']][0]} (lower is better)", xscale="log")
+        axis.grid(alpha=0.3)
+    axes[0, 0].set_ylabel("PSNR in dB (higher is better)")
+    handles, names = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=5, fontsize=8)
+    return finish(figure, path)
+
+
+def half(row: Row, metric: str) -> float:
+    """Half of the interval."""
+    return (row[f"{metric}_hi"] - row[f"{metric}_lo"]) / 2
+
+
+def residue(rows: Sequence[Row], path: Path) -> Path:
+    """The paper's residue curves: the misfit of the result against the number of calls, for each family of samplers."""
+    tasks = tasks_of(rows)
+    figure, axes = canvas(len(tasks))
+    for axis, task in zip(axes[0], tasks, strict=True):
+        for i, family in enumerate(("Multistep", "DDIM", "MACS", "MACS-D")):
+            points = sorted((r["nfe"], r["residue"]) for r in rows if r["task"] == task and member(r["sampler"], family))
+            if points:
+                calls, values = zip(*points, strict=True)
+                axis.plot(calls, values, marker=MARKERS[i], color=COLOURS[i], label=family, linestyle=("-", "--", ":", "-")[i])
+        axis.set(title=task, xlabel="network calls", xticks=(1, 2, 3, 4))
+        axis.grid(alpha=0.3)
+    axes[0, 0].set_ylabel(r"$\|y - A\hat x\| / \|y\|$")
+    axes[0, -1].legend(fontsize=8)
+    return finish(figure, path)
+
+
+def member(label: str, family: str) -> bool:
+    """Whether a row belongs to a family; one step is the first point of each."""
+    return label in (family, "one step") or label in (f"{family}, 3 calls", f"{family}, 4 calls")
+
+
+def sweep(rows: Sequence[Row], values: dict[str, float], name: str, path: Path) -> Path:
+    """PSNR and the Frechet distance against a parameter, given as the value of each label."""
+    metrics = {"psnr": "PSNR in dB", "fid": NAMES[rows[0]["features"]][0]}
+    figure, axes = canvas(len(metrics), 4.4)
+    for axis, (metric, title) in zip(axes[0], metrics.items(), strict=True):
+        for i, task in enumerate(tasks_of(rows)):
+            points = sorted((values[r["sampler"]], r[metric], half(r, metric)) for r in rows if r["task"] == task)
+            at, value, error = zip(*points, strict=True)
+            axis.errorbar(at, value, yerr=error, marker=MARKERS[i], color=COLOURS[i], label=task, capsize=2)
+        axis.set(xlabel=name, ylabel=title, xscale="log")
+        axis.grid(alpha=0.3)
+    axes[0, 0].legend(fontsize=8)
+    return finish(figure, path)
+
+
+def comparison(columns: dict[str, dict[str, Any]], path: Path) -> Path:
+    """Images in a grid: a row for each image of each task, a column for truth, measurement and each sampler.
+
+    ``columns`` maps a label to images, (K, 1, H, W), by task.
+    """
+    tasks = list(next(iter(columns.values())))
+    each = len(next(iter(columns.values()))[tasks[0]])
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot as plt
+
+    rows = each * len(tasks)
+    figure, axes = plt.subplots(
+        rows, len(columns), figsize=(1.05 * len(columns) + 0.3, 1.05 * rows + 0.5), dpi=150, squeeze=False, layout="constrained"
+    )
+    for j, (label, images) in enumerate(columns.items()):
+        for i, task in enumerate(tasks):
+            for k in range(each):
+                axis = axes[i * each + k, j]
+                axis.imshow(images[task][k][0], cmap="gray", vmin=0, vmax=1)
+                axis.set(xticks=[], yticks=[])
+                if j == 0 and k == 0:
+                    axis.set_ylabel(task, fontsize=9)
+        axes[0, j].set_title(label.replace(", ", ",\n"), fontsize=8)
+    return finish(figure, path)

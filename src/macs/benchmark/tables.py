@@ -1,0 +1,153 @@
+"""The rows as tables: Markdown for people, HTML in one file, LaTeX in the layout of the paper's Table II."""
+
+import base64
+import platform
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from macs import __version__
+from macs.benchmark.features import NAMES
+from macs.benchmark.paired import Difference
+from macs.benchmark.paper import NFE, TASKS, published
+
+Row = dict[str, Any]
+#: Digits of each metric in tables.
+DIGITS = {"psnr": 2, "ssim": 3, "fid": 2, "kid": 2, "chi2": 2, "residue": 3}
+
+
+def number(row: Row, metric: str) -> str:
+    """A value and the half-width of its interval."""
+    digits = DIGITS[metric]
+    return f"{row[metric]:.{digits}f} ± {(row[f'{metric}_hi'] - row[f'{metric}_lo']) / 2:.{digits}f}"
+
+
+def heads(rows: Sequence[Row]) -> list[str]:
+    """The columns' names; a distance on the classifier's features is not called FID."""
+    fid, kid = NAMES[rows[0]["features"]]
+    return ["sampler", "levels", "NFE", "PSNR", "SSIM", fid, kid, "chi2", "ms/image"]
+
+
+def cells(row: Row) -> list[str]:
+    """A row of a table."""
+    levels = ", ".join(f"{t:.3g}" for t in row["levels"]) if len(row["levels"]) <= 4 else f"{len(row['levels'])} levels"
+    metrics = [number(row, m) for m in ("psnr", "ssim", "fid", "kid", "chi2")]
+    return [row["sampler"], levels, str(row["nfe"]), *metrics, f"{1000 * row['seconds_per_image']:.1f}"]
+
+
+def grouped(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
+    """Rows by model and task."""
+    out: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        out.setdefault((row["model"], row["task"]), []).append(row)
+    return out
+
+
+def preamble(rows: Sequence[Row]) -> str:
+    """What a reader must know before a number."""
+    row = rows[0]
+    return (
+        f"{row['images']:,} test images, seed {row['seed']}, sigma_y 0.05 on [-1, 1], {row['features']} features, "
+        "reference: the true images of the same set, rounded to 8 bits as the restored ones are. All samplers of a task share "
+        "measurements and start noise. Plus-minus is half of a 95 % bootstrap interval over images; NFE is counted. "
+        f"macs {__version__} on {platform.machine()}; times are of one run on a shared machine, to be compared with each other."
+    )
+
+
+def markdown_table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *(f"| {' | '.join(line)} |" for line in body)]
+    return "\n".join(lines)
+
+
+def paper_rows(task: str) -> list[list[str]]:
+    """The paper's numbers for a task, its own network, as lines of our table."""
+    out = []
+    for method, nfe in NFE.items():
+        p, s, f, k = published(method, task)
+        out.append([f"*paper: {method}*", "", str(nfe), f"{p:.2f}", f"{s:.3f}", f"{f:.2f}", f"{k:.1f}", "", ""])
+    return out
+
+
+def pairs_table(found: Sequence[Difference], model: str, task: str) -> str:
+    """What MACS-D and MACS have on the others."""
+    names = {"psnr": "PSNR", "ssim": "SSIM", "fid": "Frechet", "kid": "kernel x 10^3"}
+    body = [
+        [d.sampler, d.against, names[d.metric], f"{d.value:+.3f}", f"{d.lo:+.3f} to {d.hi:+.3f}", d.verdict]
+        for d in found
+        if (d.model, d.task) == (model, task) and d.sampler.startswith("MACS")
+    ]
+    return markdown_table(["sampler", "against", "metric", "difference", "95 %", "verdict"], body) if body else ""
+
+
+def report_markdown(rows: Sequence[Row], found: Sequence[Difference], figures: Sequence[Path]) -> str:
+    """The report."""
+    parts = ["# Fashion-MNIST benchmark", preamble(rows)]
+    for (model, task), group in grouped(rows).items():
+        body = [cells(row) for row in group]
+        if group[0]["features"] == "inception":
+            body += paper_rows(task)
+        parts += [f"## {model}: {task}", markdown_table(heads(group), body)]
+        pairs = pairs_table(found, model, task)
+        if pairs:
+            parts += ["Differences on the same images:", pairs]
+    parts += [f"![{path.stem}]({path.name})" for path in figures]
+    return "\n\n".join(parts) + "\n"
+
+
+def html_table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    """A table in HTML."""
+    top = "".join(f"<th>{escape(h)}</th>" for h in head)
+    lines = "".join("<tr>" + "".join(f"<td>{escape(c.strip('*'))}</td>" for c in line) + "</tr>\n" for line in body)
+    return f"<table><tr>{top}</tr>\n{lines}</table>"
+
+
+def report_html(rows: Sequence[Row], figures: Sequence[Path]) -> str:
+    """The tables and figures in one file that needs no other."""
+    parts = [f"<h1>Fashion-MNIST benchmark</h1><p>{escape(preamble(rows))}</p>"]
+    for (model, task), group in grouped(rows).items():
+        body = [cells(row) for row in group]
+        if group[0]["features"] == "inception":
+            body += paper_rows(task)
+        parts.append(f"<h2>{escape(model)}: {escape(task)}</h2>{html_table(heads(group), body)}")
+    for path in figures:
+        source = base64.b64encode(path.read_bytes()).decode()
+        parts.append(f'<figure><img alt="{escape(path.stem)}" src="data:image/png;base64,{source}"></figure>')
+    style = (
+        "body{font:15px/1.5 system-ui,sans-serif;max-width:80em;margin:2em auto;padding:0 1em}img{max-width:100%}"
+        "table{border-collapse:collapse}td,th{padding:.2em .7em;text-align:right}td:first-child,th:first-child{text-align:left}"
+        "tr:nth-child(even){background:#8881}"
+    )
+    head = f'<meta charset="utf-8"><title>macs benchmark</title><style>{style}</style>'
+    return f'<!doctype html><html lang="en">{head}{"".join(parts)}</html>\n'
+
+
+#: The rows of the paper's Table II: our label, and the paper's method.
+LATEX_ROWS = {
+    "DPM-Solver": "DPM-Solver", "Heun": "Heun", "Euler, as published": "Euler", "Euler": "Euler", "DDIM": None, "aDDIM": None,
+    "Multistep": "Multistep", "MACS": "MACS", "MACS-D": None,
+}  # fmt: skip
+
+
+def latex(rows: Sequence[Row], model: str) -> str:
+    """The layout of Table II for one model; the paper's numbers below ours, in italics."""
+    by = {(row["task"], row["sampler"]): row for row in rows if row["model"] == model}
+    fid, kid = NAMES[rows[0]["features"]]
+    kid = kid.replace("x 10^3", r"$\times 10^3$")
+    lines = [
+        r"\begin{tabular}{lc" + "cccc" * len(TASKS) + "}", r"\hline",
+        "& " + "".join(rf"& \multicolumn{{4}}{{c}}{{{task.capitalize()}}} " for task in TASKS) + r"\\",
+        "Method & NFE " + f"& PSNR & SSIM & {fid} & {kid} " * len(TASKS) + r"\\", r"\hline",
+    ]  # fmt: skip
+    for label, method in LATEX_ROWS.items():
+        here = [by.get((task, label)) for task in TASKS]
+        known = [row for row in here if row is not None]
+        if not known:
+            continue
+        values = (f"{row[m]:.{DIGITS[m]}f}" if row else "--" for row in here for m in ("psnr", "ssim", "fid", "kid"))
+        lines.append(f"{label} & {known[0]['nfe']} & {' & '.join(values)} " + r"\\")
+        if method is not None and rows[0]["features"] == "inception":
+            printed = (rf"\textit{{{v:g}}}" for task in TASKS for v in published(method, task))
+            lines.append(rf"\textit{{{method}, paper}} & \textit{{{NFE[method]}}} & {' & '.join(printed)} \\")
+    return "\n".join([*lines, r"\hline", r"\end{tabular}"]) + "\n"

@@ -1,0 +1,203 @@
+"""A benchmark that is killed goes on, repeats itself, refuses a folder of something else, and calls no other distance FID."""
+
+import json
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from macs.benchmark import run as bench_run
+from macs.benchmark.features import Extractor, to_bytes
+from macs.benchmark.paired import AGAINST, differences
+from macs.benchmark.paper import NFE, TASKS, published
+from macs.benchmark.report import write_report
+from macs.benchmark.run import METRICS, Bench, missing_jobs, read_rows, run
+from macs.benchmark.suite import SUITE, chosen
+from macs.cli import app
+from macs.errors import ConfigError, DataError
+from macs.metrics import psnr, ssim
+
+
+@pytest.fixture
+def test_set(monkeypatch):
+    """A test set of ten images that come with the package, four times over with small changes."""
+    import macs
+
+    x = macs.examples("fashion-mnist")
+    images = to_bytes(torch.cat([x.roll(k, -1) for k in range(4)]))
+    monkeypatch.setattr("macs.benchmark.run.fashion_mnist", lambda split: images)
+    monkeypatch.setattr("macs.benchmark.report.fashion_mnist", lambda split: images)
+    monkeypatch.setattr("macs.benchmark.run.CHUNK", 16)
+    return images
+
+
+def a_bench(folder, labels=("Multistep", "DDIM", "MACS-D"), tasks=("inpainting",), **options):
+    return Bench(
+        folder, ("fashion-mnist",), tasks, chosen(labels), images=options.pop("images", 40), features="classifier", **options
+    )
+
+
+def without_times(rows):
+    return [{key: value for key, value in row.items() if key != "seconds_per_image"} for row in rows]
+
+
+@pytest.fixture
+def finished(test_set, tmp_path):
+    bench = a_bench(tmp_path / "bench")
+    run(bench, lambda row: None)
+    return bench
+
+
+def test_rows_say_what_they_are(finished, test_set):
+    rows = read_rows(finished.rows_path)
+    assert [row["sampler"] for row in rows] == ["Multistep", "DDIM", "MACS-D"]
+    for row in rows:
+        assert row["nfe"] == 2
+        assert row["images"] == 40
+        assert row["features"] == "classifier"
+        assert row["levels"][0] == 80
+        assert all(row[f"{m}_lo"] <= row[m] <= row[f"{m}_hi"] for m in METRICS)
+
+
+def test_a_row_is_what_the_images_say(finished, test_set):
+    """PSNR and SSIM once more from the restored images in the cache."""
+    row = read_rows(finished.rows_path)[0]
+    parts = sorted((finished.cache / "restored" / "fashion-mnist--inpainting--Multistep").glob("*.npz"))
+    x = torch.cat([torch.from_numpy(bench_run.read_npz(p)["x"]) for p in parts])
+    truth = test_set.float() / 255
+    assert row["psnr"] == pytest.approx(psnr(x, truth).mean().item(), rel=1e-6)
+    assert row["ssim"] == pytest.approx(ssim(x, truth).double().mean().item(), rel=1e-6)
+
+
+def test_a_killed_run_goes_on_where_it_was(finished, test_set, tmp_path, monkeypatch):
+    """Killed in the middle of a row: the finished row and the finished chunks are not computed again, and nothing differs."""
+    bench = a_bench(tmp_path / "other")
+    calls = 0
+    restore = bench_run.restore_chunk
+
+    def until_killed(*args):
+        nonlocal calls
+        calls += 1
+        if calls == 6:
+            raise KeyboardInterrupt
+        return restore(*args)
+
+    monkeypatch.setattr("macs.benchmark.run.restore_chunk", until_killed)
+    with pytest.raises(KeyboardInterrupt):
+        run(bench, lambda row: None)
+    assert [job[2] for job in missing_jobs(bench)] == ["DDIM", "MACS-D"]
+    run(bench, lambda row: None)
+    assert calls == 6 + 4, "three chunks a row; two of the second were done"
+    assert without_times(read_rows(bench.rows_path)) == without_times(read_rows(finished.rows_path))
+
+
+def test_finished_rows_are_never_computed_again(finished, test_set, monkeypatch):
+    before = finished.rows_path.read_bytes()
+    monkeypatch.setattr("macs.benchmark.run.restore_chunk", None)
+    run(finished, lambda row: None)
+    assert finished.rows_path.read_bytes() == before
+
+
+def test_a_torn_last_line_is_no_row(finished):
+    whole = finished.rows_path.read_bytes()
+    finished.rows_path.write_bytes(whole + b'{"model": "fashion-mn')
+    assert len(read_rows(finished.rows_path)) == 3
+    finished.rows_path.write_bytes(b"{]\n" + whole)
+    with pytest.raises(DataError, match="is damaged"):
+        read_rows(finished.rows_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [({"images": 20}, "holds rows of images 40, not 20"), ({"seed": 1}, "holds rows of seed 0, not 1")],
+    ids=str,
+)
+def test_a_folder_of_another_configuration(finished, change, sentence):
+    before = finished.rows_path.read_bytes()
+    with pytest.raises(ConfigError, match=sentence):
+        run(a_bench(finished.out, **change), lambda row: None)
+    assert finished.rows_path.read_bytes() == before
+
+
+def test_a_folder_of_another_model_file(finished):
+    path = finished.out / "bench.json"
+    path.write_text(path.read_text().replace('"fashion-mnist": "', '"fashion-mnist": "0'))
+    with pytest.raises(ConfigError, match="another file for the model fashion-mnist"):
+        run(finished, lambda row: None)
+
+
+def test_pairs_are_compared_image_by_image(finished):
+    rows = read_rows(finished.rows_path)
+    found = {(d.sampler, d.against, d.metric): d for d in differences(finished, rows)}
+    by = {row["sampler"]: row for row in rows}
+    d = found["MACS-D", "Multistep", "psnr"]
+    assert d.value == pytest.approx(by["MACS-D"]["psnr"] - by["Multistep"]["psnr"])
+    assert d.hi - d.lo < by["MACS-D"]["psnr_hi"] - by["MACS-D"]["psnr_lo"], "pairs are sharper than two intervals"
+    assert ("Multistep", "Multistep", "psnr") not in found
+
+
+def test_the_report(finished):
+    page = write_report(finished)
+    text = (finished.out / "report.md").read_text()
+    assert "FD-FMNIST" in text
+    assert "FID" not in text, "a distance on a classifier's features is not FID"
+    html = page.read_text()
+    assert "data:image/png;base64," in html
+    assert "http" not in html
+    assert r"\begin{tabular}" in (finished.out / "table-fashion-mnist.tex").read_text()
+    lines = [json.loads(line) for line in (finished.out / "paired.jsonl").read_text().splitlines()]
+    assert {line["verdict"] for line in lines} <= {"ahead", "behind", "open"}
+    for name in ("plane", "residue", "comparison"):
+        assert (finished.out / f"{name}-fashion-mnist.png").stat().st_size > 10_000
+
+
+def test_differences_outlive_the_cache(finished):
+    import shutil
+
+    write_report(finished)
+    before = (finished.out / "paired.jsonl").read_bytes()
+    shutil.rmtree(finished.cache)
+    write_report(finished)
+    assert (finished.out / "paired.jsonl").read_bytes() == before
+
+
+def test_features_are_cached_by_content(tmp_path):
+    """An image that was seen in another set is not run again, whatever its place; a damaged cache is one sentence."""
+    import macs
+
+    x = macs.examples("fashion-mnist")
+    first = Extractor("classifier", tmp_path)
+    features = first(x)
+    again = Extractor("classifier", tmp_path)
+    again._network = lambda images: pytest.fail("the network ran")
+    assert torch.equal(again(x.flip(0)), features.flip(0))
+    next((tmp_path / "classifier").glob("*.npy")).write_bytes(b"torn")
+    with pytest.raises(DataError, match="is damaged"):
+        Extractor("classifier", tmp_path)(x)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["lsun"], "unknown dataset 'lsun'"),
+        (["fashion-mnist", "--tasks", "deblur"], "unknown task 'deblur'"),
+        (["fashion-mnist", "--samplers", "MACS-E"], "unknown sampler 'MACS-E'"),
+        (["fashion-mnist", "--suite", "tables"], "unknown suite 'tables'"),
+        (["fashion-mnist", "--features", "vgg"], "unknown kind of features 'vgg'"),
+        (["fashion-mnist", "--model", "none"], "unknown model 'none'"),
+        (["fashion-mnist", "--inception", "none.safetensors"], "none.safetensors cannot be read"),
+    ],
+    ids=str,
+)
+def test_bad_input_is_one_line(options, sentence, test_set, tmp_path):
+    result = CliRunner().invoke(app, ["bench", *options, "--images", "10", "--out", str(tmp_path / "bench")])
+    assert result.exit_code == 2
+    assert sentence in result.output
+    assert "Traceback" not in result.output
+    assert not (tmp_path / "bench" / "rows.jsonl").exists()
+
+
+def test_the_suite_holds_what_the_paper_compares():
+    assert set(NFE) <= set(SUITE)
+    assert all(name in SUITE for names in AGAINST.values() for name in names)
+    assert published("MACS", TASKS[0]) == (18.97, 0.557, 19.85, 12.1)
