@@ -11,6 +11,7 @@ from torch import Tensor
 
 from macs.errors import DataError
 from macs.images import read_folder
+from macs.lsun import is_array, is_lmdb, read_array, read_lmdb
 
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 FILES = {"train": "train-images-idx3-ubyte", "test": "t10k-images-idx3-ubyte"}
@@ -76,26 +77,34 @@ def read_any_idx(path: Path) -> Tensor:
     return read_idx(path, int.from_bytes(head[4:8], "big"))
 
 
-def training_images(source: Path | None, shape: tuple[int, int, int]) -> Tensor:
+def training_images(source: Path | None, shape: tuple[int, int, int], take: slice = slice(0, None)) -> Tensor:
     """What a model of images of ``shape`` (C, H, W) is trained on, as uint8, (N, C, H, W).
 
     Args:
-        source: a folder of PNG and JPEG files, brought to ``shape``; an IDX file; a folder with Fashion-MNIST's own files; or
+        source: a folder of PNG and JPEG files or an LSUN database, brought to ``shape``; a NumPy array, as
+            :func:`macs.lsun.read_array` reads it; an IDX file; a folder with Fashion-MNIST's own files; or
             None for Fashion-MNIST where it is found. Its last 5,000 training images are left out, for validation.
         shape: the model's.
+        take: which of them to use, where some are kept for tests.
     """
     names = (FILES["train"], FILES["train"] + ".gz")
     if source is None or any((source / name).is_file() for name in names):
         images = fashion_mnist("train", source)[:-VALIDATION]
+    elif is_lmdb(source):
+        images, take = read_lmdb(source, shape[-1], take), slice(0, None)
     elif source.is_dir():
         images = read_folder(source, shape[-1], shape[0])
+    elif is_array(source):
+        images = read_array(source)
     else:
         images = read_any_idx(source)
     if tuple(images.shape[1:]) != tuple(shape):
         raise DataError(
             f"this model is trained on images of {shape}; these are {tuple(images.shape[1:])}; give a folder of images"
         )
-    return images
+    if not len(images[take]):
+        raise DataError(f"{source} has {len(images)} images; none are in rows {take.start}:{take.stop}; ask for others")
+    return images[take]
 
 
 def examples(name: str) -> Tensor:

@@ -25,8 +25,8 @@ from macs.errors import ConfigError, ModelError
 from macs.models.consistency import ConsistencyModel
 from macs.problem import Problem, to_sampler
 
-#: Settings of a U-Net that its encoder does not have; two that differ only in these can share a ControlNet.
-NOT_ENCODER = ("sample_size", "out_channels", "up_block_types", "upsample_type")
+#: Settings of a U-Net that change nothing in its encoder; two that differ only in these can share a ControlNet.
+NOT_ENCODER = ("sample_size", "out_channels", "up_block_types", "upsample_type", "dropout", "num_train_timesteps")
 #: The parts of a U-Net that a ControlNet copies.
 COPIED = ("conv_in", "time_proj", "time_embedding", "class_embedding", "down_blocks", "mid_block")
 

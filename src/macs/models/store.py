@@ -48,7 +48,7 @@ def load(
             or the path of a ``.safetensors`` file.
         label: the class to draw from, for a model of classes.
     """
-    if Path(name_or_path).is_dir() or (str(name_or_path) not in catalogue() and is_hub_name(name_or_path)):
+    if not is_own(name_or_path):
         model = load_backbone(name_or_path, label)
     elif label is not None:
         raise ConfigError(f"{name_or_path} knows no classes; leave label out; got {label}")
@@ -61,9 +61,13 @@ def load(
     return model if control is None else ControlledModel(model, load_control(control)).eval()
 
 
-def is_hub_name(name: str | Path) -> bool:
-    """Whether a text can only be a repository of the Hub: no file, no ending of one."""
-    return isinstance(name, str) and not name.endswith(".safetensors") and is_repository(name)
+def is_own(name_or_path: str | Path) -> bool:
+    """Whether a name stands for a model or a file of this package, and not for a diffusers folder or repository."""
+    if Path(name_or_path).is_dir():
+        return False
+    return (
+        str(name_or_path) in catalogue() or str(name_or_path).endswith(".safetensors") or not is_repository(str(name_or_path))
+    )
 
 
 def load_own(name_or_path: str | Path) -> ConsistencyModel:
