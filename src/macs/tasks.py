@@ -186,13 +186,18 @@ def nonlinear_deblurring(
 ) -> Physics:
     """A learnt blur whose kernel is drawn from ``seed`` now and kept: one for all images, or one for each of ``images``.
 
-    ``network`` is the blur network, its folder or its file; by default the bundled one for images of 64 pixels.
+    ``network`` is the blur network, its folder or its file; for colour images of 64 pixels one is bundled.
     """
     from macs.models.nonlinear_blur import BlurNetwork, NonlinearBlur, draw_kernels
     from macs.models.store import load_blur
 
     if images < 1:
         raise ConfigError(f"images must be at least 1; got {images}; 1 is one kernel for all images")
+    if network is None and tuple(shape) != (3, 64, 64):
+        raise ConfigError(
+            f"nonlinear-deblurring of {tuple(shape)} images needs a blur network; pass network=..., such as the folder that "
+            "macs models convert makes of GOPRO_wVAE.pth (sides that are multiples of 128)"
+        )
     blur = network if isinstance(network, BlurNetwork) else load_blur("blur64" if network is None else network)
     return NonlinearBlur(blur, draw_kernels(blur, shape, seed, images), noise_model=noise(sigma_y))
 

@@ -18,7 +18,7 @@ from macs.cli import app
 from macs.data import training_images
 from macs.errors import ConfigError, DataError, MeasurementError, ModelError
 from macs.lpips import LAYERS, Lpips
-from macs.models import convert, store
+from macs.models import convert, manifest, store
 from macs.models.build import ModelConfig, build
 from macs.models.nonlinear_blur import BlurNetwork
 from macs.training.config import parse_config
@@ -313,6 +313,21 @@ def test_another_backbones_controlnet_is_refused(backbone, tmp_path):
         macs.load(backbone, control=tmp_path / "c.safetensors")
     with pytest.raises(ConfigError, match="task and control both name a ControlNet"):
         macs.load(backbone, "inpainting", control=tmp_path / "c.safetensors")
+
+
+def test_a_bundled_controlnet_is_named_by_its_task(backbone, tmp_path, monkeypatch):
+    monkeypatch.setattr(manifest, "WEIGHTS", tmp_path / "weights")
+    (tmp_path / "card.md").write_text("# Tiny\n")
+    control = macs.ControlNet.from_unet(macs.load(backbone).unet, 12)
+    torch.nn.init.ones_(control.zero_middle.weight)
+    info = {"fingerprint": control.config["backbone"]}
+    store.save_model(tmp_path / "c.safetensors", control.state_dict(), ModelConfig(family="controlled", **TINY), info)
+    store.register("colour", backbone, tmp_path / "card.md", {})
+    store.register("colour-inpainting", tmp_path / "c.safetensors", tmp_path / "card.md", {})
+    model, x = macs.load("colour", "inpainting"), torch.rand(1, 3, 16, 16)
+    assert not torch.allclose(model(x, x, 1.0), macs.load("colour")(x, None, 1.0), atol=1e-3)
+    with pytest.raises(ConfigError, match="unknown model 'colour-deblurring'.*did you mean 'colour-inpainting'"):
+        macs.load("colour", task="deblurring")
 
 
 def test_a_blur_network_is_taught_the_shake(tmp_path):
