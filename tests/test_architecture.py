@@ -40,7 +40,10 @@ def test_no_module_does_what_none_may(path):
     assert not any(isinstance(node, ast.Assert) for node in ast.walk(tree)), "assert vanishes under python -O"
     assert not {"pickle", "torch.load", "dill"} & set(imported(path))
     text = path.read_text()
-    assert "torch.load(" not in text
+    if path.name == "convert.py":
+        assert text.count("torch.load(") == text.count("weights_only=True") == 1, "the one place, and tensors only"
+    else:
+        assert "torch.load(" not in text
     assert "nan_to_num(" not in text or path.name == "problem.py"
 
 

@@ -21,6 +21,8 @@ _HOMES = {
     "Problem": "problem", "Solver": "solver", "Trace": "solver", "Noise": "noise",
     "task": "tasks", "TASKS": "tasks", "Separable": "tasks",
     "examples": "data", "load": "models.store", "ConsistencyModel": "models.consistency", "HintedModel": "models.consistency",
+    "ControlNet": "models.controlnet", "ControlledModel": "models.controlnet", "HardConstraint": "cosign",
+    "NonlinearBlur": "models.nonlinear_blur",
     "MacsError": "errors", "MacsWarning": "errors",
 }  # fmt: skip
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from macs.errors import DataError
 from macs.images import read_folder
+from macs.lsun import is_array, is_lmdb, read_array, read_lmdb
 
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 FILES = {"train": "train-images-idx3-ubyte", "test": "t10k-images-idx3-ubyte"}
@@ -104,38 +105,41 @@ def read_any_idx(path: Path) -> Tensor:
     return read_idx(path, int.from_bytes(head[4:8], "big"))
 
 
-def training_images(source: Path | None, shape: tuple[int, int, int]) -> Tensor:
+def training_images(source: Path | None, shape: tuple[int, int, int], take: slice = slice(0, None)) -> Tensor:
     """What a model of images of ``shape`` (C, H, W) is trained on, as uint8, (N, C, H, W).
 
     Args:
-        source: a folder of PNG and JPEG files, brought to ``shape``; an IDX file; a folder with Fashion-MNIST's own files; or
+        source: a folder of PNG and JPEG files or an LSUN database, brought to ``shape``; a NumPy array, as
+            :func:`macs.lsun.read_array` reads it; an IDX file; a folder with Fashion-MNIST's own files; or
             None for Fashion-MNIST where it is found. The last images are left out, for validation.
         shape: the model's.
+        take: which of them to use, where some are kept for tests.
     """
-    return split_images(source, shape)[0]
+    return split_images(source, shape, take)[0]
 
 
-def validation_images(source: Path | None, shape: tuple[int, int, int]) -> Tensor:
-    """Images that :func:`training_images` left out, as uint8: 5,000 of Fashion-MNIST, else a twentieth, at most 64."""
-    return split_images(source, shape)[1]
-
-
-def split_images(source: Path | None, shape: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
-    """Training and validation images."""
-    names = (FILES["train"], FILES["train"] + ".gz")
+def split_images(source: Path | None, shape: tuple[int, int, int], take: slice = slice(0, None)) -> tuple[Tensor, Tensor]:
+    """Images to train on, and those left out for validation: 5,000 of Fashion-MNIST, else a twentieth, at most 64."""
+    names, held = (FILES["train"], FILES["train"] + ".gz"), None
     if source is None or any((source / name).is_file() for name in names):
         images, held = fashion_mnist("train", source), VALIDATION
+    elif is_lmdb(source):
+        images, take = read_lmdb(source, shape[-1], take), slice(0, None)
     elif source.is_dir():
         images = read_folder(source, shape[-1], shape[0])
-        held = min(64, len(images) // 20)
+    elif is_array(source):
+        images = read_array(source)
     else:
         images = read_any_idx(source)
-        held = min(64, len(images) // 20)
     if tuple(images.shape[1:]) != tuple(shape):
         raise DataError(
             f"this model is trained on images of {shape}; these are {tuple(images.shape[1:])}; give a folder of images"
         )
-    return images[: len(images) - held], images[len(images) - held :]
+    if not len(images[take]):
+        raise DataError(f"{source} has {len(images)} images; none are in rows {take.start}:{take.stop}; ask for others")
+    images = images[take]
+    first = len(images) - (min(64, len(images) // 20) if held is None else held)
+    return images[:first], images[first:]
 
 
 def examples(name: str) -> Tensor:

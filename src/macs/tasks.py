@@ -1,4 +1,4 @@
-r"""The paper's linear inverse problems, by name, as deepinv physics.
+r"""The paper's inverse problems, by name, as deepinv physics.
 
 Super-resolution and Gaussian blur act on rows and columns alike, :math:`y = M_r\, x\, M_c^\top`, so the singular value
 decomposition of two small matrices is that of the whole operator: adjoint, pseudo-inverse and proximal step are exact and
@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 import torch
-from deepinv.physics import DecomposablePhysics, GaussianNoise, Inpainting
+from deepinv.physics import DecomposablePhysics, GaussianNoise, Inpainting, Physics
 from torch import Tensor
 
 from macs.errors import ConfigError, unknown
@@ -132,8 +132,26 @@ def super_resolution(shape: tuple[int, int, int], sigma_y: float, factor: int | 
     return Separable(rows, columns, img_size=shape, noise_model=noise(sigma_y))
 
 
-def inpainting(shape: tuple[int, int, int], sigma_y: float, hole: int | None = None) -> Inpainting:
-    """A central square hole, of half the side; there is no noise in the hole, and it counts as no measurement."""
+class NoisyHole(Inpainting):
+    """Inpainting whose hole, in which nothing is measured, is full of noise, as CoSIGN's measurements are."""
+
+    def noise(self, x: Tensor, **kwargs: Any) -> Tensor:
+        """Noise on every pixel."""
+        return self.noise_model(x, **kwargs)
+
+
+def inpainting(shape: tuple[int, int, int], sigma_y: float, hole: int | None = None, cosign_compat: bool = False) -> Inpainting:
+    """A central square hole, of half the side; there is no noise in the hole, and it counts as no measurement.
+
+    With ``cosign_compat`` it is what CoSIGN's released ControlNet was trained on: a hole one pixel larger, from a quarter of
+    the side to three quarters with both ends (64 to 192 of 256 pixels), and noise in the hole too.
+    """
+    if cosign_compat:
+        if hole is not None:
+            raise ConfigError(f"cosign_compat fixes the hole; leave hole out; got {hole}")
+        mask = torch.ones(shape)
+        mask[:, shape[-2] // 4 : 3 * shape[-2] // 4 + 1, shape[-1] // 4 : 3 * shape[-1] // 4 + 1] = 0
+        return NoisyHole(img_size=shape, mask=mask, noise_model=noise(sigma_y))
     hole = shape[-1] // 2 if hole is None else hole
     if not 0 <= hole <= min(shape[-2:]):
         raise ConfigError(f"hole must be between 0 and the image side {min(shape[-2:])}; got {hole}")
@@ -163,7 +181,31 @@ def noise(sigma_y: float) -> GaussianNoise:
     return GaussianNoise(sigma_y / 2)
 
 
+def nonlinear_deblurring(
+    shape: tuple[int, int, int], sigma_y: float, network: Any = None, seed: int = 0, images: int = 1
+) -> Physics:
+    """A learnt blur whose kernel is drawn from ``seed`` now and kept: one for all images, or one for each of ``images``.
+
+    ``network`` is the blur network, its folder or its file; for colour images of 64 pixels one is bundled.
+    """
+    from macs.models.nonlinear_blur import BlurNetwork, NonlinearBlur, draw_kernels
+    from macs.models.store import load_blur
+
+    if images < 1:
+        raise ConfigError(f"images must be at least 1; got {images}; 1 is one kernel for all images")
+    if network is None and tuple(shape) != (3, 64, 64):
+        raise ConfigError(
+            f"nonlinear-deblurring of {tuple(shape)} images needs a blur network; pass network=..., such as the folder that "
+            "macs models convert makes of GOPRO_wVAE.pth (sides that are multiples of 128)"
+        )
+    blur = network if isinstance(network, BlurNetwork) else load_blur("blur64" if network is None else network)
+    return NonlinearBlur(blur, draw_kernels(blur, shape, seed, images), noise_model=noise(sigma_y))
+
+
+#: The linear tasks, which every model reads.
 TASKS = {"super-resolution": super_resolution, "inpainting": inpainting, "deblurring": deblurring}
+#: Those and the nonlinear one, which needs a blur network, and a model trained for it.
+ALL_TASKS: dict[str, Any] = {**TASKS, "nonlinear-deblurring": nonlinear_deblurring}
 
 
 def task(
@@ -172,19 +214,20 @@ def task(
     """An inverse problem of the paper by name, as a deepinv physics for a model's image size.
 
     Args:
-        name: ``"super-resolution"``, ``"inpainting"`` or ``"deblurring"``.
+        name: ``"super-resolution"``, ``"inpainting"``, ``"deblurring"`` or ``"nonlinear-deblurring"``.
         model: anything with an ``image_shape`` (C, H, W); its size picks the paper's parameters.
         image_shape: (C, H, W), where there is no model.
         sigma_y: the noise on images in [-1, 1] (0.05 in the paper).
-        options: ``factor`` of the super-resolution, side of the ``hole``, ``std`` of the blur.
+        options: ``factor`` of the super-resolution, side of the ``hole``, ``std`` of the blur, ``network`` and ``seed``
+            of the nonlinear one; each task's function in :mod:`macs.tasks` says more.
     """
-    if name not in TASKS:
-        raise unknown("task", name, TASKS)
+    if name not in ALL_TASKS:
+        raise unknown("task", name, ALL_TASKS)
     shape = image_shape or getattr(model, "image_shape", None)
     if shape is None:
         raise ConfigError("a task must know the image size; pass a model that has image_shape, or image_shape=(C, H, W)")
-    known = TASKS[name].__code__.co_varnames[2 : TASKS[name].__code__.co_argcount]
+    known = ALL_TASKS[name].__code__.co_varnames[2 : ALL_TASKS[name].__code__.co_argcount]
     for option in options:
         if option not in known:
             raise unknown(f"option of {name}", option, known)
-    return TASKS[name](tuple(shape), sigma_y=sigma_y, **options)
+    return ALL_TASKS[name](tuple(shape), sigma_y=sigma_y, **options)

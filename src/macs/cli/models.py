@@ -1,5 +1,6 @@
-"""``macs models``: what is bundled, and whether it is intact."""
+"""``macs models``: what is bundled, whether it is intact, and released files made readable here."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -51,6 +52,19 @@ def verify_models(name: Annotated[str | None, typer.Argument(help="One model; al
     for each in sorted(catalogue()) if name is None else [name]:
         verify(each)
         typer.echo(f"ok  {each}")
+
+
+@models.command("convert", epilog=example("macs models convert cd_bedroom256_lpips.pt -o bedroom256"))
+def convert_model(
+    file: Annotated[Path, typer.Argument(help="cd_bedroom256_lpips.pt, inpaint.pt, GOPRO_wVAE.pth and their like.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write, new or empty.")],
+) -> None:
+    """Turn a file released by OpenAI, CoSIGN or BKSE into a folder of safetensors that is read here."""
+    from macs.models.convert import convert
+
+    kind, usage = convert(file, out)
+    typer.echo(f"{file} is {kind}; wrote {out}")
+    typer.echo(f"use it: {usage}")
 
 
 def megabytes(size: int) -> str:

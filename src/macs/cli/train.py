@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from macs.training.config import TrainConfig
     from macs.training.loop import Progress, Run
+    from macs.training.recipes import Recipe
     from macs.training.validation import Validation
 
     OnStep = Callable[[Progress], None]
@@ -55,10 +56,14 @@ def adapted(config: "TrainConfig", images: int | None, size: int | None) -> "Tra
     """A configuration with another budget, shared among its stages as before, or for images of another size."""
     from dataclasses import replace
 
+    from macs.models.build import FAMILIES
+
     if images is not None:
         total = max(sum(stage.images for stage in config.stages), 1)
         stages = tuple(replace(s, images=max(1, round(s.images * images / total))) for s in config.stages)
         config = replace(config, stages=stages)
+    if size is not None and config.model.family not in FAMILIES:
+        raise ConfigError(f"{config.name} has its images' size from elsewhere; leave --size out; got {size}")
     if size is not None:
         unit = config.model.patch * 2 ** (len(config.model.channels) - 1)
         if size < unit or size % unit:
@@ -85,18 +90,35 @@ def keep_memory() -> None:
 
 
 @app.command(
-    epilog=example("macs train fashion-mnist --minutes 60", "macs train my.toml --data photos/ --size 64 --out runs/photos")
+    epilog=example(
+        "macs train fashion-mnist --minutes 60",
+        "macs train my.toml --data photos/ --size 64 --out runs/photos",
+        "macs train bedroom64 --data bedrooms.npy --rows :9700",
+        "macs train controlnet --task inpainting --backbone bedroom64 --data bedrooms.npy --rows :9700",
+    )
 )
 def train(
     config: Annotated[str, typer.Argument(help="A TOML file, or the name of a bundled configuration.")],
     out: Annotated[Path | None, typer.Option(help="The folder of the run; runs/NAME by default.")] = None,
     minutes: Annotated[float | None, typer.Option(min=0, help="Stop after this time; the same command goes on later.")] = None,
     images: Annotated[int | None, typer.Option(min=1, help="Train on so many images in all, over all stages.")] = None,
-    data: Annotated[Path | None, typer.Option(help="A folder of images, or an IDX file; else Fashion-MNIST.")] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="A folder of images, LSUN's lmdb, a .npy[.xz] array or an IDX file; else Fashion-MNIST."),
+    ] = None,
+    rows: Annotated[
+        str, typer.Option(help="Which of the images to train on, FIRST:END counted from 0; the rest is held out.")
+    ] = ":",
     size: Annotated[int | None, typer.Option(min=1, help="The side of the images, instead of the configuration's.")] = None,
     compiled: Annotated[bool, typer.Option("--compile", help="Compile the network: a minute to start, then faster.")] = False,
     bf16: Annotated[bool, typer.Option("--bf16", help="Compute in bfloat16; faster only where the processor has it.")] = False,
     validate_every: Annotated[float, typer.Option(min=0, help="Minutes between restorations of held-out images.")] = 10.0,
+    task: Annotated[str | None, typer.Option(help="The inverse problem, for a ControlNet.")] = None,
+    backbone: Annotated[
+        str | None, typer.Option(help="The model to steer, for a ControlNet: a name, a file or a folder.")
+    ] = None,
+    blur: Annotated[str, typer.Option(help="The blur network, for a ControlNet for nonlinear deblurring.")] = "blur64",
+    lpips: Annotated[Path | None, typer.Option(help="Weights of LPIPS, to add it to a ControlNet's loss.")] = None,
 ) -> None:
     """Train a model, or go on training it: a run that was stopped continues bit for bit.
 
@@ -108,19 +130,19 @@ def train(
     keep_memory()
     import torch
 
-    from macs.data import training_images, validation_images
+    from macs.data import split_images
+    from macs.lsun import rows as parsed_rows
     from macs.training.config import load_config
     from macs.training.loop import Run
     from macs.training.workers import Workers
 
     torch.set_flush_denormal(True)
-    settings = adapted(load_config(source), images, size)
+    settings, recipe = planned(adapted(load_config(source), images, size), task, backbone, blur, lpips)
     folder = Path("runs") / settings.name if out is None else out
-    shape = settings.model.image_shape
-    held = validation_images(data, shape)[:64]
+    pictures, held = split_images(data, settings.model.image_shape, parsed_rows(rows))
     run = Run(
-        settings, training_images(data, shape), folder, validation=held if len(held) else None,
-        workers=Workers.found(bf16), compiled=compiled,
+        settings, pictures, folder, recipe=recipe, validation=held[:64] if len(held) else None, workers=Workers.found(bf16),
+        compiled=compiled,
     )  # fmt: skip
     stopped = followed(run, float("inf") if minutes is None else minutes, 60 * validate_every)
     if not run.workers.first:
@@ -133,6 +155,34 @@ def train(
         raise typer.Exit(130)
 
 
+def planned(
+    config: "TrainConfig", task: str | None, backbone: str | None, blur: str, lpips: Path | None
+) -> tuple["TrainConfig", "Recipe"]:
+    """What is trained; for a ControlNet the configuration with its backbone's network, named after both."""
+    from dataclasses import replace
+
+    from macs.lpips import Lpips
+    from macs.models.build import ModelConfig
+    from macs.models.store import is_own, load, load_blur, read_model
+    from macs.training.recipes import Blur, Consistency, Control
+
+    if config.model.family != "controlled":
+        if task is not None or backbone is not None or lpips is not None:
+            raise ConfigError(f"--task, --backbone and --lpips are for ControlNets; {config.name} is none; leave them out")
+        return config, Blur() if config.model.family == "blur" else Consistency()
+    if task is None or backbone is None:
+        raise ConfigError("a ControlNet is trained for a task on a backbone; give --task and --backbone")
+    model = load(backbone)
+    network = load_blur(blur) if task == "nonlinear-deblurring" else None
+    recipe = Control(model, task, network, None if lpips is None else Lpips(lpips), backbone)
+    if is_own(backbone):
+        architecture = replace(read_model(backbone)[1], family="controlled")
+    else:
+        c, h, w = model.image_shape
+        architecture = ModelConfig("controlled", (c, h, w), sigma_data=model.sigma_data, t_min=model.t_min, t_max=model.t_max)
+    return replace(config, name=f"{Path(backbone).stem}-{task}", model=architecture), recipe
+
+
 def followed(run: "Run", minutes: float, validate_every: float = 600.0) -> bool:
     """Train and show how it goes, a bar on a terminal and a line per minute elsewhere; whether Ctrl-C ended it."""
     from macs.training.loop import train as train_run
@@ -142,7 +192,7 @@ def followed(run: "Run", minutes: float, validate_every: float = 600.0) -> bool:
 
         def on_validation(seen: "Validation") -> None:
             write_picture(run.folder / "validation.png", seen.picture)
-            say(f"validation PSNR {seen} dB ({', '.join(seen.psnr)})")
+            say(f"validation: {seen}")
 
         train_run(
             run, minutes=minutes, validate_every=validate_every, asked_to_stop=lambda: bool(asked),
@@ -242,15 +292,24 @@ def progress_lines(run: "Run", every: float = 60.0) -> Iterator[tuple["OnStep", 
 
 
 def export(run: "Run") -> Path:
-    """Write the run's average as a model file that ``macs.load`` reads, and beside it the denoiser of the last EDM stage."""
-    from macs.models.store import save_model
-    from macs.training.checkpoint import load_checkpoint
+    """Write the run's average as a file that ``macs.load`` reads; a ControlNet for a diffusers model as a diffusers folder.
 
-    config = run.config
-    info = {"macs": __version__, "seed": config.seed, "stages": [stage.loss for stage in config.stages]}
-    path = run.folder / f"{config.name}.safetensors"
+    The denoiser of the last EDM stage, if there was one, is written beside it.
+    """
+    from macs.models.store import is_own, save_model
+    from macs.training.checkpoint import load_checkpoint
+    from macs.training.recipes import Control
+
+    config, network = run.config, run.average
+    info: dict[str, Any] = {"macs": __version__, "seed": config.seed, "stages": [stage.loss for stage in config.stages]}
     made = info | {"name": config.name, "images": run.total_images, "finished": run.done}
-    save_model(path, run.average.state_dict(), config.model, made)
+    if isinstance(run.recipe, Control):
+        made |= {"task": run.recipe.task, "backbone": run.recipe.name, "fingerprint": network.config["backbone"]}
+        if not is_own(run.recipe.name):
+            network.save_pretrained(run.folder / config.name)
+            return run.folder / config.name
+    path = run.folder / f"{config.name}.safetensors"
+    save_model(path, network.state_dict(), config.model, made)
     denoisers = [i for i, stage in enumerate(config.stages[: run.stage]) if stage.loss == "edm"]
     if denoisers:
         seen = config.batch * sum(config.steps(i) for i in range(denoisers[-1] + 1))

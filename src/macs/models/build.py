@@ -1,7 +1,7 @@
 """From a small configuration to a network, so that a model file can carry its own."""
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from diffusers import UNet2DModel
@@ -9,7 +9,9 @@ from diffusers import UNet2DModel
 from macs.errors import unknown
 from macs.levels import T_MAX, T_MIN
 from macs.models.consistency import ConsistencyModel, HintedModel
+from macs.models.controlnet import ControlNet, settings
 from macs.models.encoder import SummaryModel
+from macs.models.nonlinear_blur import BlurNetwork
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,8 @@ class ModelConfig:
             if key not in known:
                 raise unknown("model setting", key, known)
         lists: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
-        if lists.get("family", "hinted") not in FAMILIES:
-            raise unknown("model family", lists["family"], FAMILIES)
+        if lists.get("family", "hinted") not in (*FAMILIES, *PARTS):
+            raise unknown("model family", lists["family"], (*FAMILIES, *PARTS))
         return cls(**lists)
 
 
@@ -47,10 +49,21 @@ FAMILIES: dict[str, tuple[type[ConsistencyModel], int]] = {
     "hinted": (HintedModel, 3),
     "summary": (SummaryModel, 1),
 }
+#: Networks that are kept in files of the same form and are no models by themselves, with what to call them.
+PARTS = {"controlled": "ControlNet", "blur": "blur network"}
 
 
-def build(config: ModelConfig) -> ConsistencyModel:
-    """The network of a configuration, with fresh weights."""
+def build(config: ModelConfig) -> Any:
+    """The network of a configuration, with fresh weights: a consistency model, or one of ``PARTS``.
+
+    A ControlNet has the configuration of its backbone. A blur network reads ``channels`` as the widths of its adapter,
+    ``layers`` as the number of residual blocks before it (twice as many follow), ``head_dim`` as the channels of its kernel.
+    """
+    if config.family == "controlled":
+        hint_channels = config.image_shape[0] * config.patch**2
+        return ControlNet(settings(build(replace(config, family="plain")).unet), hint_channels, scale_hint=False)
+    if config.family == "blur":
+        return BlurNetwork(config.image_shape[0], config.channels, config.layers, 2 * config.layers, config.head_dim)
     family, inputs = FAMILIES[config.family]
     channels, height, width = config.image_shape
     fold = config.patch**2

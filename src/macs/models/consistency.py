@@ -67,10 +67,16 @@ class ConsistencyModel(nn.Module):
         """``f(x_t, y, t)``; ``t`` is one level or one per image."""
         level = torch.as_tensor(t, dtype=torch.float64, device=x_t.device).flatten().expand(len(x_t))
         c_skip, c_out, c_in = (c.to(x_t.dtype).reshape(-1, 1, 1, 1) for c in scalings(level, self.sigma_data, self.t_min))
-        x, more = self.network_input(c_in * x_t, y)
-        x = pixel_unshuffle(x, self.patch).contiguous(memory_format=torch.channels_last)
-        F = self.unet(x, (self.time_scale * level.log()).to(x_t.dtype), return_dict=False, **more)[0]
-        return c_skip * x_t + c_out * pixel_shuffle(F, self.patch)
+        return c_skip * x_t + c_out * self.network(x_t, y, (self.time_scale * level.log()).to(x_t.dtype), c_in)
+
+    def network(self, x_t: Tensor, condition: Any, time: Tensor, c_in: Tensor) -> Tensor:
+        r""":math:`F(c_{\rm in} x_t, t)`, the backbone's own output, unfolded to an image."""
+        x, more = self.network_input(c_in * x_t, condition)
+        return pixel_shuffle(self.unet(self.folded(x), time, return_dict=False, **more)[0], self.patch)
+
+    def folded(self, x: Tensor) -> Tensor:
+        """An image as the backbone sees it."""
+        return pixel_unshuffle(x, self.patch).contiguous(memory_format=torch.channels_last)
 
 
 class HintedModel(ConsistencyModel):
@@ -87,3 +93,25 @@ class HintedModel(ConsistencyModel):
         """The image and its hint, or zeros for no hint."""
         extra = x.new_zeros(len(x), 2 * x.shape[1], *x.shape[2:]) if condition is None else condition.to(x)
         return torch.cat([x, extra], 1), {}
+
+
+class LabelledModel(ConsistencyModel):
+    """A consistency model of images by class, such as ImageNet's, held to one class.
+
+    Args:
+        unet: a backbone with ``num_class_embeds`` classes.
+        image_shape: (C, H, W).
+        label: the class of every image, from 0.
+        settings: those of :class:`ConsistencyModel`.
+    """
+
+    def __init__(self, unet: Any, image_shape: tuple[int, int, int], label: int | None, **settings: Any) -> None:
+        super().__init__(unet, image_shape, **settings)
+        classes = unet.config.num_class_embeds
+        if isinstance(label, bool) or not isinstance(label, int) or not 0 <= label < classes:
+            raise ConfigError(f"this model knows {classes} classes of images; label must be 0 to {classes - 1}; got {label}")
+        self.label = label
+
+    def network_input(self, x: Tensor, condition: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        """The image, and its class."""
+        return x, {"class_labels": torch.full((len(x),), self.label, device=x.device)}

@@ -15,13 +15,16 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as parse_tensors
 from safetensors.torch import save as tensor_bytes
-from torch import Tensor
+from torch import Tensor, nn
 
 from macs.errors import ConfigError, MacsError, ModelError
 from macs.models import manifest
-from macs.models.build import ModelConfig, build
+from macs.models.backbone import from_pretrained, is_repository, load_backbone
+from macs.models.build import PARTS, ModelConfig, build
 from macs.models.consistency import ConsistencyModel
+from macs.models.controlnet import ControlledModel, ControlNet
 from macs.models.manifest import catalogue, verify
+from macs.models.nonlinear_blur import BlurNetwork
 from macs.training.checkpoint import write_atomically
 
 __all__ = ["catalogue", "load", "read_model", "register", "save_model", "verify"]
@@ -32,17 +35,80 @@ SMALLER = {"layers": 16, "patch": 64}
 DAMAGED = "it is damaged or was made by another version; get it again"
 
 
-def load(name_or_path: str | Path) -> ConsistencyModel:
+def load(
+    name_or_path: str | Path, task: str | None = None, *, control: str | Path | None = None, label: int | None = None
+) -> ConsistencyModel:
     """A model, ready to use: float32, evaluation mode, no gradients.
 
     Args:
-        name_or_path: a name that ``macs models list`` shows, or the path of a ``.safetensors`` file.
+        name_or_path: a name that ``macs models list`` shows, the path of a ``.safetensors`` file, a diffusers folder, or a
+            repository of the Hugging Face Hub (``owner/name``).
+        task: a task, such as "inpainting", to attach the bundled ControlNet for it, ``<name>-<task>``.
+        control: a ControlNet to attach instead: a diffusers folder, such as ``macs models convert`` makes of CoSIGN's files,
+            or the path of a ``.safetensors`` file.
+        label: the class to draw from, for a model of classes.
     """
-    tensors, config, _ = read_model(name_or_path)
-    model = skeleton(config)
-    check_fit(tensors, model.state_dict(), str(name_or_path))
-    model.load_state_dict(tensors, assign=True)
-    return model.to(memory_format=torch.channels_last).eval().requires_grad_(False)
+    if not is_own(name_or_path):
+        model = load_backbone(name_or_path, label)
+    elif label is not None:
+        raise ConfigError(f"{name_or_path} knows no classes; leave label out; got {label}")
+    else:
+        model = load_own(name_or_path)
+    if task is not None and control is not None:
+        raise ConfigError(f"task and control both name a ControlNet; give one of them; got {task!r} and {str(control)!r}")
+    if task is not None:
+        control = f"{name_or_path}-{task}"
+    return model if control is None else ControlledModel(model, load_control(control)).eval()
+
+
+def is_own(name_or_path: str | Path) -> bool:
+    """Whether a name stands for a model or a file of this package, and not for a diffusers folder or repository."""
+    if Path(name_or_path).is_dir():
+        return False
+    return (
+        str(name_or_path) in catalogue() or str(name_or_path).endswith(".safetensors") or not is_repository(str(name_or_path))
+    )
+
+
+def load_own(name_or_path: str | Path) -> ConsistencyModel:
+    """A model from a file of this package."""
+    model, config, _ = stored(name_or_path)
+    if not isinstance(model, ConsistencyModel):
+        raise ModelError(
+            f"{name_or_path} is a {PARTS[config.family]} and no model by itself; "
+            "attach a ControlNet with macs.load(backbone, control=...), give a blur network to macs.task"
+        )
+    return model
+
+
+def load_control(name_or_path: str | Path) -> ControlNet:
+    """A ControlNet from a diffusers folder, or from a file of this package."""
+    if Path(name_or_path).is_dir():
+        return from_pretrained(ControlNet, Path(name_or_path)).eval().requires_grad_(False)
+    control, _, info = stored(name_or_path)
+    if not isinstance(control, ControlNet):
+        raise ModelError(f"{name_or_path} must hold a ControlNet; it holds another network; load that by itself")
+    control.register_to_config(backbone=str(info.get("fingerprint", "")))
+    return control
+
+
+def load_blur(name_or_path: str | Path) -> BlurNetwork:
+    """A blur network from a diffusers folder, or from a file of this package."""
+    if Path(name_or_path).is_dir():
+        return from_pretrained(BlurNetwork, Path(name_or_path)).eval().requires_grad_(False)
+    network = stored(name_or_path)[0]
+    if not isinstance(network, BlurNetwork):
+        raise ModelError(f"{name_or_path} must hold a blur network; it holds another network; load that by itself")
+    return network
+
+
+def stored(name_or_path: str | Path) -> tuple[nn.Module, ModelConfig, dict[str, Any]]:
+    """The network in a file of this package, ready to use, its configuration, and what its maker said of it."""
+    tensors, config, info = read_model(name_or_path)
+    network = skeleton(config)
+    check_fit(tensors, network.state_dict(), str(name_or_path))
+    network.load_state_dict(tensors, assign=True)
+    return network.to(memory_format=torch.channels_last).eval().requires_grad_(False), config, info
 
 
 def save_model(path: str | Path, model_state: dict[str, Tensor], config: ModelConfig, info: dict[str, Any]) -> str:
@@ -104,7 +170,7 @@ def sidecar(path: Path) -> Path:
     return path.with_name(path.name + ".sha256")
 
 
-def skeleton(config: ModelConfig) -> ConsistencyModel:
+def skeleton(config: ModelConfig) -> nn.Module:
     """The network of a configuration, with shapes and no numbers."""
     try:
         with torch.device("meta"):
@@ -179,7 +245,7 @@ def register(
     """
     if not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", name):
         raise ConfigError(f"a model's name must be of small letters, digits, dots and dashes; got {name!r}")
-    load(path)
+    stored(path)
     content, text = model_bytes(path), manifest.read_bytes(Path(card))
     entry: dict[str, Any] = {
         "file": f"{name}.safetensors", "sha256": manifest.digest(content), "bytes": len(content),

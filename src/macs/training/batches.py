@@ -5,13 +5,14 @@ A batch is a function of (seed, step) and of nothing else, so a run can stop any
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from deepinv.physics import Inpainting
 from torch import Generator, Tensor
 
+from macs.levels import T_MAX, T_MIN
 from macs.models.hint import hint
 from macs.noise import stream_seed
 from macs.problem import Problem, to_image
@@ -20,12 +21,11 @@ from macs.tasks import SIGMA_Y, Separable, task
 Shape = tuple[int, int, int]
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(NamedTuple):
     """Images in [-1, 1], their conditions (zeroed where dropped), levels and unit noise."""
 
     x: Tensor
-    condition: Tensor
+    condition: Tensor | None
     t: Tensor
     z: Tensor
 
@@ -93,10 +93,35 @@ def levels(n: int, g: Generator, t_min: float, t_max: float) -> Tensor:
     return torch.where(torch.rand(n, generator=g) < 0.2, high, t).clamp(2 * t_min, t_max)
 
 
-def draw(images: Tensor, step: int, *, seed: int, size: int, nominal: float, drop: float, t_min: float, t_max: float) -> Batch:
+def picked(images: Tensor, size: int, g: Generator) -> Tensor:
+    """So many images at random, in [-1, 1]."""
+    return images[torch.randint(len(images), (size,), generator=g)].float() / 127.5 - 1
+
+
+def flipped(x: Tensor, seed: int, step: int) -> Tensor:
+    """Each image as it is or mirrored, by a stream of its own."""
+    g = Generator().manual_seed(stream_seed(seed, "flip", step))
+    return torch.where(torch.rand(len(x), 1, 1, 1, generator=g) < 0.5, x.flip(-1), x)
+
+
+def draw_images(
+    images: Tensor, step: int, *, seed: int, size: int, flip: bool = False, t_min: float = T_MIN, t_max: float = T_MAX
+) -> Batch:
+    """The batch of a step for a model that sees no measurement."""
+    g = Generator().manual_seed(stream_seed(seed, "batch", step))
+    x = picked(images, size, g)
+    x = flipped(x, seed, step) if flip else x
+    return Batch(x, None, levels(size, g, t_min, t_max), torch.randn(x.shape, generator=g))
+
+
+def draw(
+    images: Tensor, step: int, *, seed: int, size: int, nominal: float, drop: float, t_min: float, t_max: float,
+    flip: bool = False,
+) -> Batch:  # fmt: skip
     """The batch of a step: thirds of it under each task, a share ``drop`` without any measurement."""
     g = Generator().manual_seed(stream_seed(seed, "batch", step))
-    x = images[torch.randint(len(images), (size,), generator=g)].float() / 127.5 - 1
+    x = picked(images, size, g)
+    x = flipped(x, seed, step) if flip else x
     chunks = zip(x.tensor_split(len(OPERATORS)), OPERATORS, strict=True)
     condition = torch.cat([measured(chunk, name, g, nominal) for chunk, name in chunks])
     condition = condition * (torch.rand(size, 1, 1, 1, generator=g) >= drop)

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from macs.errors import ConfigError, unknown
-from macs.models.build import ModelConfig
+from macs.models.build import FAMILIES, ModelConfig
 
-LOSSES = ("edm", "ect")
+#: The objectives of each family.
+LOSSES = {**dict.fromkeys(FAMILIES, ("edm", "ect")), "controlled": ("recon", "ect"), "blur": ("blur",)}
 
 
 @dataclass(frozen=True)
@@ -39,10 +40,19 @@ class TrainConfig:
     nominal: float = 0.7
     drop: float = 0.1
     clip: float = 1.0
+    flip: bool = False
 
     def steps(self, stage: int) -> int:
         """The number of steps of a stage."""
         return -(-self.stages[stage].images // self.batch)
+
+
+def plain_values(config: TrainConfig) -> dict[str, Any]:
+    """A configuration as plain values; ``flip``, younger than the first runs, is there only where it is set."""
+    values = dataclasses.asdict(config)
+    if not config.flip:
+        del values["flip"]
+    return values
 
 
 def load_config(path: Path) -> TrainConfig:
@@ -60,10 +70,10 @@ def parse_config(values: dict[str, Any]) -> TrainConfig:
     stages = tuple(made(Stage, stage, "stage setting") for stage in values.pop("stage", []))
     if not stages:
         raise ConfigError("a training configuration must have at least one [[stage]]; see src/macs/configs/fashion-mnist.toml")
-    for stage in stages:
-        if stage.loss not in LOSSES:
-            raise unknown("loss", stage.loss, LOSSES)
     model = ModelConfig.of(values.pop("model", {}))
+    for stage in stages:
+        if stage.loss not in LOSSES[model.family]:
+            raise unknown("loss", stage.loss, LOSSES[model.family])
     return made(TrainConfig, {**values, "stages": stages, "model": model}, "training setting")
 
 
@@ -94,6 +104,8 @@ KINDS: dict[Any, tuple[tuple[type, ...], str]] = {
 
 def check_kind(what: str, value: Any, kind: Any) -> None:
     """Refuse a value of the wrong type; numbers must not be negative."""
+    if kind is bool and not isinstance(value, bool):
+        raise ConfigError(f"{what} must be true or false; got {value!r}")
     if kind not in KINDS:
         return
     types, name = KINDS[kind]

@@ -5,7 +5,6 @@ the optimiser's moments and the step are the whole of it.
 """
 
 import copy
-import dataclasses
 import hashlib
 import json
 import math
@@ -14,18 +13,16 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from macs.errors import ConfigError, ModelError
-from macs.models.build import build
-from macs.models.consistency import ConsistencyModel
-from macs.training.batches import Batch, draw
 from macs.training.checkpoint import load_checkpoint, locked, save_checkpoint, sweep
-from macs.training.config import Stage, TrainConfig
-from macs.training.loss import ect_loss, edm_loss
-from macs.training.validation import Validation, validate
+from macs.training.config import Stage, TrainConfig, plain_values
+from macs.training.recipes import Consistency, Recipe
+from macs.training.validation import Validation
 from macs.training.workers import Workers
 
 
@@ -46,7 +43,8 @@ class Run:
 
     ``compiled`` runs the backbone through ``torch.compile``: faster after a minute, with sums in another order, so a run
     is reproduced bit for bit only where all of it was compiled or none; the same holds for the number of processes and for
-    ``workers`` that compute in bfloat16. ``validation`` are images, uint8, that are restored every so often.
+    ``workers`` that compute in bfloat16. ``validation`` are images, uint8, that are restored every so often. ``recipe`` is
+    what is trained, a consistency model where nothing is said (:mod:`macs.training.recipes`).
     """
 
     def __init__(
@@ -55,22 +53,24 @@ class Run:
         images: Tensor,
         folder: Path,
         *,
+        recipe: Recipe | None = None,
         validation: Tensor | None = None,
         workers: Workers | None = None,
         compiled: bool = False,
     ) -> None:
         self.config, self.images, self.folder, self.validation = config, images, folder, validation
+        self.recipe = Consistency() if recipe is None else recipe
         self.workers = Workers.found() if workers is None else workers
         self.workers.check(config.batch)
         self.stage = self.step = self.skipped = 0
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
-            self.model = build(config.model).to(memory_format=torch.channels_last)
+            self.model = self.recipe.build(config).to(memory_format=torch.channels_last)
         self.model.to(self.workers.accelerator.device)
-        self.average = copy.deepcopy(self.model).requires_grad_(False)
+        self.average: Any = copy.deepcopy(self.model).requires_grad_(False)
         self.optimizer = self.new_optimizer()
         if compiled:
-            self.model.unet.compile()
+            self.recipe.compile(self.model)
         if self.workers.first:
             sweep(folder)
         if self.path.exists():
@@ -104,9 +104,10 @@ class Run:
 
         Stages yet to come may be changed, and more may be appended to a finished run.
         """
-        config = dataclasses.asdict(self.config)
+        config = plain_values(self.config)
         config["stages"] = config["stages"][: self.stage + (self.step > 0)]
         digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
+        digest.update(self.recipe.fingerprint())
         digest.update(str(tuple(self.images.shape)).encode())
         digest.update(self.images[:: max(len(self.images) // 256, 1)].contiguous().numpy().tobytes())
         return digest.hexdigest()
@@ -159,27 +160,15 @@ def learning_rate(stage: Stage, step: int, steps: int) -> float:
     return min(1.0, (step + 1) / stage.warmup) * (stage.lr_end + (stage.lr - stage.lr_end) * cosine)
 
 
-def objective(model: ConsistencyModel, batch: Batch, stage: Stage, progress: float) -> Tensor:
-    """The loss of a batch at this point of a stage."""
-    if stage.loss == "edm":
-        return edm_loss(model, batch.x, batch.condition, batch.t, batch.z).mean()
-    doublings = stage.doublings_from + math.floor(progress * (stage.doublings_to - stage.doublings_from + 1))
-    return ect_loss(model, batch.x, batch.condition, batch.t, batch.z, doublings, stage.huber).mean()
-
-
 def train_step(run: Run) -> float:
     """One step: draw the batch, descend, average. A step whose gradient is not finite is skipped and counted."""
     config, stage = run.config, run.config.stages[run.stage]
     steps = config.steps(run.stage)
-    batch = draw(
-        run.images, run.stage * 10_000_000 + run.step, seed=config.seed, size=config.batch, nominal=config.nominal,
-        drop=config.drop, t_min=config.model.t_min, t_max=config.model.t_max,
-    )  # fmt: skip
-    batch = run.workers.share(batch)
+    batch = run.workers.share(run.recipe.batch(run.images, run.stage * 10_000_000 + run.step, config))
     for group in run.optimizer.param_groups:
         group["lr"] = learning_rate(stage, run.step, steps)
     with run.workers.accelerator.autocast():
-        loss = objective(run.model, batch, stage, run.step / steps)
+        loss = run.recipe.loss(run.model, batch, stage, run.step / steps)
     run.optimizer.zero_grad(set_to_none=True)
     loss.backward()
     run.workers.average_gradients(run.model)
@@ -230,6 +219,6 @@ def train(
                 saved = time.monotonic()
             due = ended or time.monotonic() - validated > validate_every
             if due and on_validation is not None and run.validation is not None and run.workers.first:
-                on_validation(validate(run.average, run.validation, run.config.stages[stage].loss))
+                on_validation(run.recipe.validate(run.average, run.validation, run.config.stages[stage].loss))
                 validated = time.monotonic()
         run.save()

@@ -1,13 +1,13 @@
 """One process or several. Launched by accelerate, each takes a share of every batch, so the run is that of one process."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
 from macs.errors import ConfigError
-from macs.training.batches import Batch
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,12 @@ class Workers:
         if batch % self.count:
             raise ConfigError(f"the batch must be a multiple of the {self.count} processes; got {batch}")
 
-    def share(self, batch: Batch) -> Batch:
-        """The part of a batch that falls to this process, on its device."""
-        parts = (getattr(batch, f.name)[self.accelerator.process_index :: self.count] for f in fields(batch))
-        return Batch(*(part.to(self.accelerator.device) for part in parts))
+    def share(self, batch: tuple[Any, ...]) -> Any:
+        """The part of a batch that falls to this process, on its device; a batch is a named tuple of tensors, or of None."""
+        rank, device = self.accelerator.process_index, self.accelerator.device
+        parts = (None if part is None else part[rank :: self.count].to(device) for part in batch)
+        kind: Any = type(batch)
+        return kind(*parts) if hasattr(batch, "_fields") else tuple(parts)
 
     def average_gradients(self, model: nn.Module) -> None:
         """Give every process the mean gradient of all, in one message."""

@@ -1,0 +1,245 @@
+"""What a run trains: a consistency model, a ControlNet on a frozen one, or a blur network; the loop is the same for all.
+
+A recipe makes the network, the batch of a step and its loss, all of them functions of (configuration, seed, step), so that a
+run of any kind can stop anywhere and go on as if it had not.
+
+References:
+    Zhao et al., "CoSIGN: Few-Step Guidance of ConSIstency Model to Solve General INverse Problems", 2024 (ControlNets are
+    trained by plain reconstruction at random levels).
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from deepinv.physics import Inpainting, Physics
+from torch import Generator, Tensor, nn
+
+from macs.demo import measured
+from macs.errors import ConfigError, unknown
+from macs.metrics import psnr
+from macs.models.build import build
+from macs.models.consistency import ConsistencyModel
+from macs.models.controlnet import ControlledModel, ControlNet, control_hint, fingerprint
+from macs.models.nonlinear_blur import BlurNetwork, NonlinearBlur
+from macs.noise import stream_seed
+from macs.problem import Problem, per_image, sq_norm, to_image
+from macs.tasks import ALL_TASKS, SIGMA_Y
+from macs.training.batches import OPERATORS, Batch, draw, draw_images, uniform
+from macs.training.config import Stage, TrainConfig
+from macs.training.loss import ect_loss, edm_loss
+from macs.training.shake import camera_shake
+from macs.training.validation import Validation, picture, restored, sampled
+
+Perceptual = Callable[[Tensor, Tensor], Tensor]
+
+
+class Recipe(Protocol):
+    """What the loop asks of a kind of training."""
+
+    def build(self, config: TrainConfig) -> Any:
+        """The network to train, with its first weights."""
+        ...
+
+    def compile(self, network: Any) -> None:
+        """Compile what takes the time."""
+        ...
+
+    def batch(self, images: Tensor, step: int, config: TrainConfig) -> Any:
+        """The batch of a step, from images in uint8."""
+        ...
+
+    def loss(self, network: Any, batch: Any, stage: Stage, progress: float) -> Tensor:
+        """The loss of a batch at this point of a stage."""
+        ...
+
+    def validate(self, network: Any, images: Tensor, loss: str) -> Validation:
+        """How the network does on held-out images, in uint8, at a stage of this loss."""
+        ...
+
+    def fingerprint(self) -> bytes:
+        """What must not change between a stop and the next start, besides the configuration and the images."""
+        ...
+
+
+class Consistency:
+    """A consistency model, from scratch: denoising, then consistency tuning."""
+
+    def build(self, config: TrainConfig) -> ConsistencyModel:
+        """The model of the configuration."""
+        return build(config.model)
+
+    def compile(self, network: ConsistencyModel) -> None:
+        """Compile the backbone."""
+        network.unet.compile()
+
+    def batch(self, images: Tensor, step: int, config: TrainConfig) -> Batch:
+        """Images and, for models that see measurements, their conditions."""
+        common: dict[str, Any] = {
+            "seed": config.seed, "size": config.batch, "flip": config.flip,
+            "t_min": config.model.t_min, "t_max": config.model.t_max,
+        }  # fmt: skip
+        if config.model.family == "plain":
+            return draw_images(images, step, **common)
+        return draw(images, step, nominal=config.nominal, drop=config.drop, **common)
+
+    def loss(self, network: ConsistencyModel, batch: Batch, stage: Stage, progress: float) -> Tensor:
+        """The stage's objective."""
+        if stage.loss == "edm":
+            return edm_loss(network, batch.x, batch.condition, batch.t, batch.z).mean()
+        return tuned(network, batch, stage, progress)
+
+    def validate(self, network: ConsistencyModel, images: Tensor, loss: str) -> Validation:
+        """Restorations for every task, or samples of a model that sees no measurement."""
+        if not hasattr(network, "condition"):
+            return sampled(network)
+        x = images.float() / 255
+        return restored(network, x, {name: measured(x, name, seed=0) for name in OPERATORS}, loss)
+
+    def fingerprint(self) -> bytes:
+        """The configuration says it all."""
+        return b""
+
+
+def tuned(model: ConsistencyModel, batch: Batch, stage: Stage, progress: float) -> Tensor:
+    """The consistency loss at this point of a stage, the pairs of levels getting closer as it goes."""
+    doublings = stage.doublings_from + math.floor(progress * (stage.doublings_to - stage.doublings_from + 1))
+    return ect_loss(model, batch.x, batch.condition, batch.t, batch.z, doublings, stage.huber).mean()
+
+
+def karras_levels(n: int, g: Generator, t_min: float, t_max: float) -> Tensor:
+    """Levels evenly spread on Karras' scale, :math:`t^{1/7}`, one in four at ``t_max``, where every restoration begins."""
+    low, high = t_min ** (1 / 7), t_max ** (1 / 7)
+    t = (low + (high - low) * torch.rand(n, generator=g)) ** 7
+    return torch.where(torch.rand(n, generator=g) < 0.25, t_max, t).clamp(2 * t_min, t_max)
+
+
+def pseudo_huber(x: Tensor, target: Tensor, c: float) -> Tensor:
+    r""":math:`\sqrt{\|x - x'\|^2/n + c^2} - c` of each image, (B,)."""
+    return (sq_norm(x - target) / x[0].numel() + c**2).sqrt() - c
+
+
+@dataclass(frozen=True)
+class Control:
+    """A ControlNet for one task on a frozen backbone.
+
+    ``loss = "recon"`` draws the result towards the clean image (pseudo-Huber, plus LPIPS where its network is given), and
+    ``loss = "ect"`` is the consistency loss of the controlled model.
+
+    Args:
+        backbone: the model that is steered; its weights stay as they are.
+        task: the name of the inverse problem.
+        blur: the blur network, for nonlinear deblurring.
+        perceptual: a distance of images in [-1, 1], (B,), added to the reconstruction loss.
+        name: what the backbone is loaded by.
+    """
+
+    backbone: ConsistencyModel
+    task: str
+    blur: BlurNetwork | None = None
+    perceptual: Perceptual | None = None
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if self.task not in ALL_TASKS:
+            raise unknown("task", self.task, ALL_TASKS)
+        if (self.task == "nonlinear-deblurring") != (self.blur is not None):
+            raise ConfigError("a blur network is needed for nonlinear-deblurring, and for no other task; see --blur")
+
+    def build(self, config: TrainConfig) -> ControlNet:
+        """A ControlNet that changes nothing yet; its hint is not scaled down at high levels, so that few steps suffice."""
+        hint_channels = self.backbone.image_shape[0] * self.backbone.patch**2
+        return ControlNet.from_unet(self.backbone.unet, hint_channels, scale_hint=False).requires_grad_(True)
+
+    def compile(self, network: Any) -> None:
+        """Compile the ControlNet and the backbone's blocks."""
+        unet: Any = self.backbone.unet
+        for part in (network, *unet.down_blocks, unet.mid_block, *unet.up_blocks):
+            part.compile()
+
+    def batch(self, images: Tensor, step: int, config: TrainConfig) -> Batch:
+        """Images, and their measurements as hints."""
+        g = Generator().manual_seed(stream_seed(config.seed, "control", step))
+        size, t_min, t_max = config.batch, config.model.t_min, config.model.t_max
+        x = draw_images(images, step, seed=config.seed, size=size, flip=config.flip, t_min=t_min, t_max=t_max).x
+        t = karras_levels(size, g, t_min, t_max)
+        return Batch(x, self.hint(x, g, config.nominal), t, torch.randn(x.shape, generator=g))
+
+    def hint(self, x: Tensor, g: Generator, nominal: float) -> Tensor:
+        """The hint of images under the task's operator, with probability ``nominal`` the paper's, else one near it."""
+        physics = self.operator(x, g, uniform(g, 0, 1) < nominal)
+        clean = physics.A(to_image(x))
+        y = clean + SIGMA_Y / 2 * torch.randn(clean.shape, generator=g)
+        if isinstance(physics, Inpainting):
+            y = y * physics.mask
+        return control_hint(Problem(y, physics, SIGMA_Y), self.backbone.image_shape)
+
+    def operator(self, x: Tensor, g: Generator, nominal: bool) -> Physics:
+        """The task's physics for a batch."""
+        channels, height, width = x.shape[1:]
+        if self.blur is None:
+            return OPERATORS[self.task]((channels, height, width), g, nominal)
+        shape = self.blur.kernel_shape((channels, height, width))
+        return NonlinearBlur(self.blur, self.blur.config["spread"] * torch.randn(len(x), *shape, generator=g))
+
+    def loss(self, network: Any, batch: Batch, stage: Stage, progress: float) -> Tensor:
+        """The stage's objective for the backbone with this ControlNet."""
+        model = ControlledModel(self.backbone, network)
+        if stage.loss == "ect":
+            return tuned(model, batch, stage, progress)
+        x_hat = model(batch.x + per_image(batch.t, batch.x) * batch.z, batch.condition, batch.t)
+        loss = pseudo_huber(x_hat, batch.x, stage.huber)
+        return (loss if self.perceptual is None else loss + self.perceptual(x_hat, batch.x)).mean()
+
+    def validate(self, network: Any, images: Tensor, loss: str) -> Validation:
+        """Restorations for the task."""
+        x = images.float() / 255
+        g = Generator().manual_seed(0)
+        physics = self.operator(x, g, nominal=True)
+        y = physics.A(x)
+        y = y + SIGMA_Y / 2 * torch.randn(y.shape, generator=g)
+        y = y * physics.mask if isinstance(physics, Inpainting) else y
+        return restored(ControlledModel(self.backbone, network), x, {self.task: (y, physics)}, loss)
+
+    def fingerprint(self) -> bytes:
+        """The task and the backbone."""
+        return f"{self.task} {fingerprint(self.backbone.unet)} {self.perceptual is not None}".encode()
+
+
+class Blur:
+    """A blur network, taught a synthetic camera shake (:mod:`macs.training.shake`); its latent kernel is the shake's own."""
+
+    def build(self, config: TrainConfig) -> nn.Module:
+        """The network of the configuration."""
+        return build(config.model)
+
+    def compile(self, network: Any) -> None:
+        """Compile the network."""
+        network.compile()
+
+    def batch(self, images: Tensor, step: int, config: TrainConfig) -> tuple[Tensor, Tensor, Tensor]:
+        """Sharp images in [0, 1], kernels, and what the camera saw."""
+        x = draw_images(images, step, seed=config.seed, size=config.batch, flip=config.flip).x
+        g = Generator().manual_seed(stream_seed(config.seed, "shake", step))
+        x, k = to_image(x), torch.randn(len(x), config.model.head_dim, 2, 2, generator=g)
+        return x, k, camera_shake(x, k)
+
+    def loss(self, network: Any, batch: tuple[Tensor, Tensor, Tensor], stage: Stage, progress: float) -> Tensor:
+        """The distance to what the camera saw."""
+        x, k, y = batch
+        return pseudo_huber(network(x, k), y, stage.huber).mean()
+
+    def validate(self, network: Any, images: Tensor, loss: str) -> Validation:
+        """Sharp images, what the camera saw, and what the network makes of them."""
+        x = images.float() / 255
+        k = torch.randn(len(x), *network.kernel_shape(tuple(x.shape[1:])), generator=Generator().manual_seed(0))
+        y = camera_shake(x, k)
+        with torch.no_grad():
+            out = network(x, k).clamp(0, 1)
+        return Validation({"blur": psnr(out, y).mean().item()}, picture([x, y, out]))
+
+    def fingerprint(self) -> bytes:
+        """The configuration says it all."""
+        return b""
