@@ -69,17 +69,27 @@ def discrepancy(x_hat: Tensor, problem: Problem) -> Tensor:
 
 @dataclass(frozen=True)
 class BackProjection:
-    r""":math:`\hat x + \lambda A^+(y - A\hat x)` with a fixed :math:`\lambda` (DDNM at 1; fits the noise as well)."""
+    r""":math:`\hat x + \lambda A^+(y - A\hat x)` with a fixed :math:`\lambda` (DDNM at 1; fits the noise as well).
+
+    Args:
+        lam: the length :math:`\lambda`.
+        zeta: with :math:`\zeta > 0` the inverse is :math:`(A^\top A + \zeta\sigma_y^2 I)^{-1} A^\top`, which amplifies no noise
+            (Garber and Tirer 2025).
+        clamp: cut the result to the image range.
+    """
 
     lam: float = 1.0
+    zeta: float = 0.0
+    clamp: bool = True
 
     def weight(self, x_hat: Tensor, problem: Problem) -> Tensor:
         """The fixed length, (B,)."""
         return torch.full((len(x_hat),), self.lam, device=x_hat.device)
 
     def __call__(self, x_hat: Tensor, problem: Problem) -> Tensor:
-        """The formula above, cut to the image range."""
-        return (x_hat + self.lam * problem.pinv(problem.difference(x_hat))).clamp(-1, 1)
+        """The formula above."""
+        x = x_hat + self.lam * problem.pinv(problem.difference(x_hat), damping(problem, self.zeta))
+        return x.clamp(-1, 1) if self.clamp else x
 
 
 @dataclass(frozen=True)
@@ -105,6 +115,17 @@ DATA_STEPS: dict[str, Callable[..., DataStep]] = {
     "back-projection": BackProjection,
     "prox": Prox,
 }
+
+
+def damping(problem: Problem, zeta: float) -> Tensor | None:
+    r""":math:`\zeta \sigma_y^2`, (B,), or None at :math:`\zeta = 0` and where there is no noise."""
+    if not zeta >= 0:
+        raise ConfigError(f"zeta must be at least 0; got {zeta}; 0 is the pseudo-inverse itself")
+    if zeta == 0:
+        return None
+    if problem.sigma_y is None:
+        raise ConfigError("zeta must know the noise level; pass sigma_y (in [-1, 1] units), or use zeta=0")
+    return None if bool((problem.sigma_y == 0).all()) else zeta * problem.sigma_y.clamp_min(1e-6).square()
 
 
 def known_chi2(problem: Problem, r: Measurement) -> Tensor:

@@ -10,6 +10,7 @@ from macs.errors import unknown
 from macs.levels import T_MAX, T_MIN
 from macs.models.consistency import ConsistencyModel, HintedModel
 from macs.models.encoder import SummaryModel
+from macs.models.transform import HTransform
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ FAMILIES: dict[str, tuple[type[ConsistencyModel], int]] = {
     "plain": (ConsistencyModel, 1),
     "hinted": (HintedModel, 3),
     "summary": (SummaryModel, 1),
+    "deft": (HTransform, 4),
 }
 
 

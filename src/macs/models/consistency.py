@@ -38,7 +38,12 @@ class ConsistencyModel(nn.Module):
         t_min, t_max: the range of levels.
         patch: the fold, for small images where a full-size U-Net would waste time.
         time_scale: the backbone is told ``time_scale * ln t`` (250 in public models).
+
+    Attributes:
+        kind: what the network was trained to be: ``"consistency"``, the end of the trajectory; or ``"denoiser"``, the mean.
     """
+
+    kind = "consistency"
 
     def __init__(
         self,
@@ -63,14 +68,22 @@ class ConsistencyModel(nn.Module):
         """What the backbone sees of the scaled image and the condition: its input, and further arguments."""
         return x, {}
 
-    def forward(self, x_t: Tensor, y: Any, t: Tensor | float) -> Tensor:
-        """``f(x_t, y, t)``; ``t`` is one level or one per image."""
-        level = torch.as_tensor(t, dtype=torch.float64, device=x_t.device).flatten().expand(len(x_t))
+    def forward(self, x_t: Tensor, y: Any, t: Tensor | float, embedded: Tensor | float | None = None) -> Tensor:
+        """``f(x_t, y, t)``; ``t`` is one level or one per image. The backbone may be told another level, ``embedded``."""
+        kept, made = self.change(x_t, y, t, embedded)
+        return kept + made
+
+    def change(self, x_t: Tensor, y: Any, t: Tensor | float, embedded: Tensor | float | None) -> tuple[Tensor, Tensor]:
+        """The two terms of ``f``: ``c_skip x_t``, and ``c_out F``."""
+        level, told = (
+            torch.as_tensor(v, dtype=torch.float64, device=x_t.device).flatten().expand(len(x_t))
+            for v in (t, t if embedded is None else embedded)
+        )
         c_skip, c_out, c_in = (c.to(x_t.dtype).reshape(-1, 1, 1, 1) for c in scalings(level, self.sigma_data, self.t_min))
         x, more = self.network_input(c_in * x_t, y)
         x = pixel_unshuffle(x, self.patch).contiguous(memory_format=torch.channels_last)
-        F = self.unet(x, (self.time_scale * level.log()).to(x_t.dtype), return_dict=False, **more)[0]
-        return c_skip * x_t + c_out * pixel_shuffle(F, self.patch)
+        F = self.unet(x, (self.time_scale * told.log()).to(x_t.dtype), return_dict=False, **more)[0]
+        return c_skip * x_t, c_out * pixel_shuffle(F, self.patch)
 
 
 class HintedModel(ConsistencyModel):

@@ -38,8 +38,9 @@ def load(name_or_path: str | Path) -> ConsistencyModel:
     Args:
         name_or_path: a name that ``macs models list`` shows, or the path of a ``.safetensors`` file.
     """
-    tensors, config, _ = read_model(name_or_path)
+    tensors, config, info = read_model(name_or_path)
     model = skeleton(config)
+    model.kind = str(info.get("kind", model.kind))
     check_fit(tensors, model.state_dict(), str(name_or_path))
     model.load_state_dict(tensors, assign=True)
     return model.to(memory_format=torch.channels_last).eval().requires_grad_(False)
