@@ -21,7 +21,6 @@ from typing import Any
 import torch
 from deepinv import sampling
 from deepinv.models import Denoiser
-from deepinv.optim import L2
 from deepinv.physics import DecomposablePhysics, GaussianNoise, Physics
 from deepinv.sampling import DDPMSolver, DPSDataFidelity
 from torch import Tensor
@@ -29,6 +28,7 @@ from torch.overrides import TorchFunctionMode
 
 from macs import levels as grids
 from macs.errors import ConfigError, ModelError, unknown
+from macs.fidelity import Prox
 from macs.models.prior import prior_of
 from macs.models.transform import HTransform
 from macs.noise import Noise
@@ -36,6 +36,8 @@ from macs.problem import Problem, to_sampler
 from macs.solver import Counted, Restorer, Solver, Step, Trace, check_count
 from macs.steps import Euler
 
+#: The number of the first draw of samples around an image, far from those of the run itself.
+FAR = 1_000_000
 #: A noise level below this, on [0, 1], is treated as this one where a solver divides by it.
 SIGMA_FLOOR = 1e-3
 
@@ -46,9 +48,9 @@ class Draws(TorchFunctionMode):
     Draw 0 is the start noise, where it has the shape that is asked for.
     """
 
-    def __init__(self, unit: Tensor, noise: Noise, gain: float = 1.0) -> None:
+    def __init__(self, unit: Tensor, noise: Noise, gain: float = 1.0, count: int = 0) -> None:
         super().__init__()
-        self.unit, self.noise, self.gain, self.count = unit, noise, gain, 0
+        self.unit, self.noise, self.gain, self.count = unit, noise, gain, count
 
     def like(self, x: Tensor) -> Tensor:
         """The next draw, in the shape of ``x``."""
@@ -151,9 +153,15 @@ def single(problem: Problem, solver: str) -> Physics:
     sigma = problem.sigma_y / 2
     if not bool((sigma == sigma[0]).all()):
         raise ConfigError(f"{solver} takes one noise level for all images; got {sigma.tolist()}; solve each level by itself")
-    physics = problem.physics.clone()
-    physics.noise_model = GaussianNoise(float(sigma[0])).to(sigma.device)
-    return physics
+    return noisy(problem.physics, float(sigma[0]))
+
+
+def noisy(physics: Physics, sigma: float) -> Physics:
+    """The physics with another noise level; it shares its tensors with the one given, which stays as it is."""
+    twin = copy.copy(physics)
+    twin._modules, twin._buffers = dict(physics._modules), dict(physics._buffers)
+    twin.noise_model = GaussianNoise(sigma)
+    return twin
 
 
 GUIDANCE = ("annealed", "norm")
@@ -251,7 +259,8 @@ class MonteCarlo(DPSDataFidelity):
 
     def __init__(self, denoise: Denoise, problem: Problem, draws: Draws, samples: int, weight: float, spread: float) -> None:
         super().__init__(denoise, weight)
-        self.problem, self.draws, self.samples, self.spread = problem, draws, samples, spread
+        self.problem, self.samples, self.spread = problem, samples, spread
+        self.draws = Draws(draws.unit, draws.noise, count=FAR)
 
     def forward(self, x: Tensor, y: Any, physics: Physics, sigma: Any, *args: Any, **kwargs: Any) -> Any:
         """The loss, and the denoised image with ``get_model_outputs``; ``x`` and ``sigma`` are on [0, 1]."""
@@ -368,13 +377,22 @@ class DiffPir(DiffusionSolver):
                 f"DiffPir needs a linear physics; {type(problem.physics).__name__} is nonlinear; "
                 "use Dps, which needs only derivatives"
             )
-        physics = single(problem, "DiffPir")
-        sigma = max(float(physics.noise_model.sigma), SIGMA_FLOOR)
-        physics.noise_model = GaussianNoise(sigma).to(draws.unit.device)
+        sigma = max(float(single(problem, "DiffPir").noise_model.sigma), SIGMA_FLOOR)
         device = draws.unit.device
-        pir = sampling.DiffPIR(denoise, L2(), sigma, self.steps, self.zeta, self.lam, device=device)
+        pir = sampling.DiffPIR(denoise, Proximal(problem), sigma, self.steps, self.zeta, self.lam, device=device)
         with draws:
-            return pir(problem.y, physics)
+            return pir(problem.y, noisy(problem.physics, sigma))
+
+
+class Proximal:
+    """The misfit as DiffPIR calls it; where the operator has no closed form the step is solved image by image."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+
+    def prox(self, x: Tensor, y: Tensor, physics: Physics, gamma: Tensor) -> Tensor:
+        r""":math:`\arg\min_u \frac\gamma2\|A u - y\|^2 + \frac12\|u - x\|^2` on [0, 1]."""
+        return (Prox(float(gamma), clamp=False)(2 * x - 1, self.problem) + 1) / 2
 
 
 class Deft(Solver):

@@ -94,20 +94,31 @@ class BackProjection:
 
 @dataclass(frozen=True)
 class Prox:
-    r""":math:`\arg\min_x \frac{\gamma}{2}\|A x - y\|^2 + \frac12\|x - \hat x\|^2`, by the physics' own ``prox_l2``."""
+    r""":math:`\arg\min_x \frac{\gamma}{2}\|A x - y\|^2 + \frac12\|x - \hat x\|^2`, by a closed form or image by image.
+
+    Args:
+        gamma: the weight of the measurement.
+        clamp: cut the result to the image range.
+    """
 
     gamma: float = 1.0
+    clamp: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.gamma > 0:
+            raise ConfigError(f"gamma must be above 0; got {self.gamma}; leave the data step out to ignore the measurement")
 
     def weight(self, x_hat: Tensor, problem: Problem) -> Tensor:
         r"""The step's :math:`\gamma`, (B,)."""
         return torch.full((len(x_hat),), self.gamma, device=x_hat.device)
 
     def __call__(self, x_hat: Tensor, problem: Problem) -> Tensor:
-        """The minimiser, cut to the image range."""
+        """The minimiser."""
         if not problem.linear:
             raise ConfigError("Prox needs a linear physics; use Discrepancy(), which needs only derivatives")
-        x = problem.physics.prox_l2((x_hat + 1) / 2, problem.y, self.gamma)
-        return (2 * x - 1).clamp(-1, 1)
+        weight = torch.full((len(x_hat),), 1 / self.gamma, device=x_hat.device)
+        x = x_hat + problem.pinv(problem.difference(x_hat), weight)
+        return x.clamp(-1, 1) if self.clamp else x
 
 
 DATA_STEPS: dict[str, Callable[..., DataStep]] = {
