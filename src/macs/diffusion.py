@@ -164,20 +164,20 @@ def noisy(physics: Physics, sigma: float) -> Physics:
     return twin
 
 
-GUIDANCE = ("annealed", "norm")
+GUIDANCE = ("norm", "annealed")
 
 
 class Dps(DiffusionSolver):
     r"""DPS, by deepinv: ancestral sampling with the gradient of the misfit of the denoised image; any differentiable operator.
 
-    .. math:: \nabla \log p(y \mid x_t) \approx -w\, \nabla_{x_t} \frac{\|y - A(D(x_t, t))\|^2}{2(\sigma_y^2 + t^2)}
+    .. math:: \nabla \log p(y \mid x_t) \approx -w\, \nabla_{x_t} \|y - A(D(x_t, t))\|
 
     Args:
         denoiser: a posterior mean.
         steps: the number of network calls, each with a derivative.
-        weight: :math:`w`.
-        guidance: ``"annealed"``, the formula above; or ``"norm"``, the published :math:`-w \nabla \|y - A(D(x_t, t))\|` on
-            [0, 1], whose weight has to be in the hundreds and tuned for each task.
+        weight: :math:`w`, with the norm on [0, 1].
+        guidance: ``"norm"``, the formula above; or ``"annealed"``, deepinv's :math:`-w \nabla \|y - A(D(x_t, t))\|^2` over
+            :math:`2(\sigma_y^2 + t^2)`, whose weight is of the order of 1 to 10.
         options: see :class:`DiffusionSolver`.
     """
 
@@ -186,8 +186,8 @@ class Dps(DiffusionSolver):
         denoiser: Callable[..., Tensor],
         steps: int = 1000,
         *,
-        weight: float = 1.0,
-        guidance: str = "annealed",
+        weight: float = 100.0,
+        guidance: str = "norm",
         **options: Any,
     ) -> None:
         super().__init__(denoiser, **options)
@@ -218,7 +218,7 @@ class Lgd(Dps):
 
     .. math::
         \nabla \log p(y \mid x_t) \approx \nabla_{x_t} \log \frac1n \sum_i \exp\Big(
-        -w\,\frac{\|y - A(D(x_t, t) + r_t\,\xi_i)\|^2}{2(\sigma_y^2 + t^2)}\Big), \qquad r_t = \frac{t}{\sqrt{1 + t^2}}
+        -w\,\frac{\|y - A(D(x_t, t) + r_t\,\xi_i)\|^2}{2(\sigma_y^2 + r_t^2)}\Big), \qquad r_t = \frac{t}{\sqrt{1 + t^2}}
 
     One derivative through the network for all samples. Takes stacked operators too, and one noise level per image.
 
@@ -227,7 +227,7 @@ class Lgd(Dps):
         steps: the number of network calls, each with a derivative.
         samples: :math:`n`.
         weight: :math:`w`.
-        spread: a factor on :math:`r_t`; at 0 it is DPS.
+        spread: a factor on the samples' :math:`r_t`; at 0 they are all the denoised image.
         options: see :class:`DiffusionSolver`.
     """
 
@@ -244,7 +244,7 @@ class Lgd(Dps):
         super().__init__(denoiser, steps, weight=weight, **options)
         check_count("samples", samples)
         if not spread >= 0:
-            raise ConfigError(f"spread must be at least 0; got {spread}; 1 is the published one, 0 is DPS")
+            raise ConfigError(f"spread must be at least 0; got {spread}; 1 is the published one")
         self.samples, self.spread = samples, spread
 
     def likelihood(self, denoise: Denoise, problem: Problem, draws: Draws) -> tuple[DPSDataFidelity, Physics]:
@@ -266,10 +266,11 @@ class MonteCarlo(DPSDataFidelity):
         """The loss, and the denoised image with ``get_model_outputs``; ``x`` and ``sigma`` are on [0, 1]."""
         x_0 = self.denoiser(x.to(torch.float32), sigma)
         x_hat, t = 2 * x_0 - 1, 2 * float(sigma)
-        r = self.spread * t / math.sqrt(1 + t**2)
-        R = torch.stack([self.problem.residual(x_hat + r * self.draws.like(x_hat)) for _ in range(self.samples)])
+        r = t / math.sqrt(1 + t**2)
+        around = [x_hat + self.spread * r * self.draws.like(x_hat) for _ in range(self.samples)]
+        R = torch.stack([self.problem.residual(sample) for sample in around])
         sigma_y = torch.as_tensor(self.problem.sigma_y)
-        energy = self.weight * R / (2 * (sigma_y.square() + t**2))
+        energy = self.weight * R / (2 * (sigma_y.square() + r**2))
         loss = math.log(self.samples) - torch.logsumexp(-energy, 0)
         return (loss, x_0) if kwargs.get("get_model_outputs") else loss
 

@@ -171,8 +171,8 @@ class Cm4ir(Solver):
         model: Callable[..., Tensor],
         steps: int = 4,
         *,
-        start: int = 250,
-        growth: float = 0.2,
+        start: int = 350,
+        growth: float = 0.5,
         levels: Iterable[float] | None = None,
         eta: float = 0.1,
         zeta: float = 0.0,
@@ -225,12 +225,12 @@ class PnpCm(Restorer):
         model: Callable[..., Tensor],
         steps: int = 4,
         *,
-        start: int = 250,
-        growth: float = 0.15,
+        start: int = 350,
+        growth: float = 0.5,
         levels: Iterable[float] | None = None,
-        rho: tuple[float, float] = (-2.0, 0.0),
-        momentum: float = 0.05,
-        delta: float = 0.05,
+        rho: tuple[float, float] = (-4.0, -2.0),
+        momentum: float = 0.2,
+        delta: float = 0.1,
         iterations: int = 20,
         **options: Any,
     ) -> None:
@@ -239,7 +239,7 @@ class PnpCm(Restorer):
         self.levels = published if levels is None else grids.check(levels, self.t_min)
         check_count("iterations", iterations)
         if not (momentum >= 0 and delta > -1):
-            raise ConfigError(f"momentum must be at least 0 and delta above -1; got {momentum} and {delta}; PnP-CM uses 0.05")
+            raise ConfigError(f"momentum must be at least 0 and delta above -1; got {momentum} and {delta}")
         self.rho = softplus(torch.linspace(rho[0], rho[1], len(self.levels), dtype=torch.float64)).tolist()
         self.momentum, self.delta, self.iterations = momentum, delta, iterations
 

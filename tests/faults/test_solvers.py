@@ -57,7 +57,7 @@ def test_deft_without_its_network():
         macs.Deft(Mean(), Net())
 
 
-@pytest.mark.parametrize("name", ["lgd", "ddrm", "diffpir", "dps"])
+@pytest.mark.parametrize("name", ["lgd", "ddrm", "diffpir", "dps-annealed"])
 def test_unknown_noise(name, x):
     physics = macs.task("super-resolution", image_shape=SHAPE)
     physics.noise_model = dinv.physics.PoissonNoise(0.1)

@@ -27,8 +27,8 @@ SOLVERS = {
     "ddnm": (lambda **k: macs.Solver(macs.Prior(Net()), macs.Multistep(data=macs.BackProjection()), steps=3, **k), 3),
     "prox": (lambda **k: macs.Solver(macs.Prior(Net()), macs.Mixed(data=macs.Prox(20.0)), levels=(2.0, 0.5), **k), 2),
     "macs-d from A^+": (lambda **k: macs.Solver(macs.Prior(Net()), levels=(2.0, 0.5), init=macs.PseudoInverse(), **k), 3),
-    "dps": (lambda **k: macs.Dps(Mean(), 12, **k), 12),
-    "dps-norm": (lambda **k: macs.Dps(Mean(), 12, guidance="norm", weight=50.0, **k), 12),
+    "dps": (lambda **k: macs.Dps(Mean(), 12, weight=50.0, **k), 12),
+    "dps-annealed": (lambda **k: macs.Dps(Mean(), 12, weight=1.0, guidance="annealed", **k), 12),
     "lgd": (lambda **k: macs.Lgd(Mean(), 12, samples=4, **k), 12),
     "ddrm": (lambda **k: macs.Ddrm(Mean(), 8, **k), 8),
     "diffpir": (lambda **k: macs.DiffPir(Mean(), 10, **k), 10),
@@ -37,6 +37,6 @@ SOLVERS = {
 #: What cannot be asked of a solver.
 REFUSED = {
     "nonlinear": ("cm4ir", "cm4ir-regularised", "ddnm", "prox", "macs-d from A^+", "ddrm", "diffpir"),
-    "stacked": ("dps", "dps-norm", "ddrm", "diffpir"),
+    "stacked": ("dps", "dps-annealed", "ddrm", "diffpir"),
     "matrix": ("ddrm",),
 }

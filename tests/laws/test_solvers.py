@@ -5,8 +5,9 @@ import pytest
 import torch
 
 import macs
-from macs.diffusion import DIFFUSION
+from macs.diffusion import DIFFUSION, FAR, Denoise, Draws, MonteCarlo
 from macs.problem import parts
+from macs.solver import Counted
 from macs.zeroshot import ZERO_SHOT
 from tests.laws.conftest import LINEAR, OPERATORS, SHAPE, Net, measure
 from tests.laws.gaussian import matrix_physics, posterior, random_matrix
@@ -90,7 +91,7 @@ def test_start_noise_may_be_given(name, x):
     assert not torch.equal(solver(y, physics, z=z), solver(y, physics))
 
 
-@pytest.mark.parametrize("name", ["dps", "lgd", "ddrm", "diffpir"])
+@pytest.mark.parametrize("name", ["dps-annealed", "lgd", "ddrm", "diffpir"])
 def test_noise_may_be_told(name, x):
     """sigma_y takes the place of the physics' noise; twice the noise is another result."""
     physics = LINEAR["super-resolution"]()
@@ -128,14 +129,27 @@ def test_eta_1_is_multistep(x):
     torch.testing.assert_close(mixed.residual[-1], fresh.residual[-1], rtol=1e-2, atol=1e-2)
 
 
-def test_lgd_without_spread_is_dps(x):
-    """For a denoiser that stays below 1, where deepinv's DPS would cut it."""
-    physics, mean = LINEAR["denoising"](), Mean()
-    D = lambda x_t, y, t: 0.9 * torch.tanh(mean(x_t, y, t))
-    y = measure(physics, x)
-    plain, averaged = macs.Dps(D, 12)(y, physics), macs.Lgd(D, 12, spread=0.0, samples=3)(y, physics)
-    torch.testing.assert_close(averaged, plain, atol=1e-4, rtol=0)
-    assert (macs.Lgd(D, 12, samples=3)(y, physics) - plain).abs().max() > 1e-3
+def test_lgd_averages_over_samples(x):
+    """-log mean exp(-w R_i/(2 (sigma_y^2 + r^2))) of samples around the denoised image, and its slope by differences."""
+    physics, t, w = LINEAR["super-resolution"](), 0.8, 0.01
+    problem, noise = macs.Problem(measure(physics, x), physics), macs.Noise(0, "abcde")
+    f = Counted(Mean(), problem, clamp=False, dtype=None)
+    x_t = torch.randn(5, *SHAPE, generator=torch.Generator().manual_seed(0))
+
+    def term():
+        draws = Draws(torch.zeros_like(x_t), noise)
+        return MonteCarlo(Denoise(f, 80.0, lambda *_: None), problem, draws, 3, w, 1.0)
+
+    r = t / (1 + t**2) ** 0.5
+    samples = [Mean()(x_t, None, t) + r * noise.at(FAR + i).like(x_t) for i in range(3)]
+    R = torch.stack([problem.residual(s) for s in samples]).double()
+    want = -(-w * R / (2 * (0.05**2 + r**2))).exp().mean(0).log()
+    found = term()((x_t + 1) / 2, problem.y, physics, torch.tensor(t / 2))
+    torch.testing.assert_close(found.double(), want, rtol=1e-5, atol=1e-5)
+    slope = term().grad((x_t + 1) / 2, problem.y, physics, torch.tensor(t / 2))
+    step = 1e-2 * torch.ones_like(x_t)
+    up, down = (term()((x_t + 1) / 2 + s * step, problem.y, physics, torch.tensor(t / 2)) for s in (1, -1))
+    torch.testing.assert_close((up - down) / 2, (slope * step).flatten(1).sum(1), rtol=2e-2, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["ddrm", "diffpir"])

@@ -57,12 +57,13 @@ class Stream:
 
 def by_hand(kind, y, physics, draw=None, monkeypatch=None):
     """deepinv's solver, on given noise or on its own."""
-    if kind == "dps":
+    if kind in ("dps", "dps-norm"):
+        weight, guidance = (1.0, "annealed") if kind == "dps" else (30.0, "norm")
         rng = torch.Generator().manual_seed(11)
         times = torch.linspace(1, 0, 41, dtype=torch.float64)
         solver = deepinv.sampling.DDPMSolver(times, rng=rng)
         dps = deepinv.sampling.DPS(Hand(), solver=solver)
-        dps.data_fidelity = deepinv.sampling.DPSDataFidelity(Hand(), 1.0, clip=[-1.0, 1.0], guidance="annealed")
+        dps.data_fidelity = deepinv.sampling.DPSDataFidelity(Hand(), weight, clip=[-1.0, 1.0], guidance=guidance)
         start = (len(y), *SHAPE)
         if draw is not None:
             solver.randn_like = lambda x, seed=None: draw(x)
@@ -80,7 +81,8 @@ def by_hand(kind, y, physics, draw=None, monkeypatch=None):
 
 
 MAKE = {
-    "dps": lambda: macs.Dps(ours, 40),
+    "dps": lambda: macs.Dps(ours, 40, weight=1.0, guidance="annealed"),
+    "dps-norm": lambda: macs.Dps(ours, 40, weight=30.0),
     "ddrm": lambda: macs.Ddrm(ours, 20),
     "diffpir": lambda: macs.DiffPir(ours, 25),
 }
