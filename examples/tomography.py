@@ -33,18 +33,18 @@ def main() -> None:
     solvers = {
         "CM4IR": macs.Cm4ir(model, zeta=1.0),
         "PnP-CM": macs.PnpCm(model),
-        "Multistep + discrepancy": macs.Solver(
+        "Multistep + BackProjection": macs.Solver(
             macs.Prior(model),
-            macs.Multistep(data=macs.Discrepancy()),
+            macs.Multistep(data=macs.BackProjection(zeta=1.0)),
             levels=(1.0, 0.6, 0.35, 0.2),
-            init=macs.PseudoInverse(1.0),
+            init=macs.PseudoInverse(zeta=1.0),
         ),
     }
     pictures = [x, inverse]
-    print(f"{args.angles} angles, y of {tuple(y.shape[1:])}\n{'regularised inverse':25} PSNR {psnr(inverse, x).mean():.2f} dB")
+    print(f"{args.angles} angles, y of {tuple(y.shape[1:])}\n{'regularised inverse':27} PSNR {psnr(inverse, x).mean():.2f} dB")
     for name, solver in solvers.items():
         restored, trace = solver(y, physics, seed=0, trace=True)
-        print(f"{name:25} PSNR {psnr(restored, x).mean():.2f} dB, {trace.nfe[-1]} network calls")
+        print(f"{name:27} PSNR {psnr(restored, x).mean():.2f} dB, {trace.nfe[-1]} network calls")
         pictures.append(restored)
     if args.out:
         save_image(torch.cat(pictures), args.out, nrow=len(x), padding=1)
