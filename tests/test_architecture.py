@@ -64,6 +64,6 @@ def test_an_unknown_name_is_an_attribute_error():
 def test_public_names():
     promised = {
         "Macs", "Ddim", "Euler", "Addim", "Multistep", "Heun", "DpmSolver", "MacsD", "Solver", "Problem", "discrepancy", "task",
-        "load",
+        "load", "Cm4ir", "PnpCm", "Dps", "Ddrm", "DiffPir", "Lgd", "Deft",
     }  # fmt: skip
     assert promised <= set(macs.__all__)

@@ -18,6 +18,8 @@ _HOMES = {
     "Macs": "steps", "MacsD": "steps", "Multistep": "steps", "Ddim": "steps", "Euler": "steps", "Addim": "steps",
     "Heun": "steps", "DpmSolver": "steps", "Sampler": "steps", "SAMPLERS": "steps",
     "Discrepancy": "fidelity", "BackProjection": "fidelity", "Prox": "fidelity", "discrepancy": "fidelity",
+    "Cm4ir": "zeroshot", "PnpCm": "zeroshot", "Mixed": "zeroshot", "PseudoInverse": "zeroshot", "Prior": "models.prior",
+    "Dps": "diffusion", "Lgd": "diffusion", "Ddrm": "diffusion", "DiffPir": "diffusion", "Deft": "diffusion",
     "Problem": "problem", "Solver": "solver", "Trace": "solver", "Noise": "noise",
     "task": "tasks", "TASKS": "tasks", "Separable": "tasks",
     "examples": "data", "load": "models.store", "ConsistencyModel": "models.consistency", "HintedModel": "models.consistency",

@@ -69,35 +69,56 @@ def discrepancy(x_hat: Tensor, problem: Problem) -> Tensor:
 
 @dataclass(frozen=True)
 class BackProjection:
-    r""":math:`\hat x + \lambda A^+(y - A\hat x)` with a fixed :math:`\lambda` (DDNM at 1; fits the noise as well)."""
+    r""":math:`\hat x + \lambda A^+(y - A\hat x)` with a fixed :math:`\lambda` (DDNM at 1; fits the noise as well).
+
+    Args:
+        lam: the length :math:`\lambda`.
+        zeta: with :math:`\zeta > 0` the inverse is :math:`(A^\top A + \zeta\sigma_y^2 I)^{-1} A^\top`, which amplifies no noise
+            (Garber and Tirer 2025).
+        clamp: cut the result to the image range.
+    """
 
     lam: float = 1.0
+    zeta: float = 0.0
+    clamp: bool = True
 
     def weight(self, x_hat: Tensor, problem: Problem) -> Tensor:
         """The fixed length, (B,)."""
         return torch.full((len(x_hat),), self.lam, device=x_hat.device)
 
     def __call__(self, x_hat: Tensor, problem: Problem) -> Tensor:
-        """The formula above, cut to the image range."""
-        return (x_hat + self.lam * problem.pinv(problem.difference(x_hat))).clamp(-1, 1)
+        """The formula above."""
+        x = x_hat + self.lam * problem.pinv(problem.difference(x_hat), damping(problem, self.zeta))
+        return x.clamp(-1, 1) if self.clamp else x
 
 
 @dataclass(frozen=True)
 class Prox:
-    r""":math:`\arg\min_x \frac{\gamma}{2}\|A x - y\|^2 + \frac12\|x - \hat x\|^2`, by the physics' own ``prox_l2``."""
+    r""":math:`\arg\min_x \frac{\gamma}{2}\|A x - y\|^2 + \frac12\|x - \hat x\|^2`, by a closed form or image by image.
+
+    Args:
+        gamma: the weight of the measurement.
+        clamp: cut the result to the image range.
+    """
 
     gamma: float = 1.0
+    clamp: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.gamma > 0:
+            raise ConfigError(f"gamma must be above 0; got {self.gamma}; leave the data step out to ignore the measurement")
 
     def weight(self, x_hat: Tensor, problem: Problem) -> Tensor:
         r"""The step's :math:`\gamma`, (B,)."""
         return torch.full((len(x_hat),), self.gamma, device=x_hat.device)
 
     def __call__(self, x_hat: Tensor, problem: Problem) -> Tensor:
-        """The minimiser, cut to the image range."""
+        """The minimiser."""
         if not problem.linear:
             raise ConfigError("Prox needs a linear physics; use Discrepancy(), which needs only derivatives")
-        x = problem.physics.prox_l2((x_hat + 1) / 2, problem.y, self.gamma)
-        return (2 * x - 1).clamp(-1, 1)
+        weight = torch.full((len(x_hat),), 1 / self.gamma, device=x_hat.device)
+        x = x_hat + problem.pinv(problem.difference(x_hat), weight)
+        return x.clamp(-1, 1) if self.clamp else x
 
 
 DATA_STEPS: dict[str, Callable[..., DataStep]] = {
@@ -105,6 +126,17 @@ DATA_STEPS: dict[str, Callable[..., DataStep]] = {
     "back-projection": BackProjection,
     "prox": Prox,
 }
+
+
+def damping(problem: Problem, zeta: float) -> Tensor | None:
+    r""":math:`\zeta \sigma_y^2`, (B,), or None at :math:`\zeta = 0` and where there is no noise."""
+    if not zeta >= 0:
+        raise ConfigError(f"zeta must be at least 0; got {zeta}; 0 is the pseudo-inverse itself")
+    if zeta == 0:
+        return None
+    if problem.sigma_y is None:
+        raise ConfigError("zeta must know the noise level; pass sigma_y (in [-1, 1] units), or use zeta=0")
+    return None if bool((problem.sigma_y == 0).all()) else zeta * problem.sigma_y.clamp_min(1e-6).square()
 
 
 def known_chi2(problem: Problem, r: Measurement) -> Tensor:

@@ -170,16 +170,23 @@ class Problem:
         r""":math:`\chi^2 = R/(m \sigma_y^2)` of an estimate, (B,)."""
         return self.chi2_of(self.difference(x_hat))
 
-    def pinv(self, r: Measurement) -> Tensor:
-        """:math:`A^+ r`: the physics' own closed form where it has one, else conjugate gradients stopped image by image."""
+    def pinv(self, r: Measurement, damping: Tensor | None = None) -> Tensor:
+        r""":math:`A^+ r`, or with ``damping`` :math:`d`, (B,), Tikhonov's :math:`(A^\top A + d\,I)^{-1} A^\top r`.
+
+        By the physics' own closed form where it has one, else by conjugate gradients stopped image by image.
+        """
         if not self.linear:
             raise ConfigError(
                 f"a pseudo-inverse needs a linear physics; {type(self.physics).__name__} is nonlinear; "
-                "use the discrepancy step, which needs only derivatives"
+                "use the discrepancy step or PnpCm, which need only derivatives"
             )
-        if type(self.physics).A_dagger is not LinearPhysics.A_dagger:
+        if damping is not None and not bool((damping > 0).all()):
+            raise ConfigError(f"a damping must be above 0; got {damping.tolist()}; leave it out for the pseudo-inverse itself")
+        if damping is not None and isinstance(self.physics, DecomposablePhysics):
+            return self.physics.prox_l2(0.0, r, (1 / damping).reshape(-1, 1, 1, 1))
+        if damping is None and type(self.physics).A_dagger is not LinearPhysics.A_dagger:
             return self.physics.A_dagger(r)
-        return least_squares(self.physics, r)
+        return least_squares(self.physics, r, damping)
 
     @cached_property
     def damping(self) -> Tensor:
@@ -188,13 +195,8 @@ class Problem:
         return sigma.clamp_min(SIGMA_FLOOR).square() / PRIOR_VARIANCE
 
     def ridge(self, r: Measurement) -> Tensor:
-        r""":math:`(A^\top A + \lambda I)^{-1} A^\top r`: the linear estimate of an image under a white prior.
-
-        It is Wiener's filter, or Tikhonov's solution; the physics' closed form where it has one.
-        """
-        if isinstance(self.physics, DecomposablePhysics):
-            return self.physics.prox_l2(0.0, r, (1 / self.damping).reshape(-1, 1, 1, 1))
-        return least_squares(self.physics, r, damping=self.damping)
+        """The linear estimate of an image under a white prior: Wiener's filter, :meth:`pinv` with :attr:`damping`."""
+        return self.pinv(r, self.damping)
 
     def unmeasured(self, v: Tensor) -> Tensor:
         r""":math:`v - (A^\top A + \lambda I)^{-1} A^\top A v`: the part of an image that the measurement says nothing about.
@@ -235,28 +237,28 @@ def check_measurement(y: Measurement, ops: list[Physics]) -> None:
 
 
 def least_squares(
-    physics: LinearPhysics, r: Any, iterations: int = 50, tolerance: float = 1e-6, damping: Tensor | float = 0.0
+    physics: LinearPhysics, r: Any, damping: Tensor | None = None, iterations: int = 50, tolerance: float = 1e-6
 ) -> Tensor:
-    r"""The minimum-norm solution of :math:`\min_x \|A x - r\|^2 + \lambda\|x\|^2` by conjugate gradients (CGLS).
+    r"""The least solution of :math:`\min_x \|A x - r\|^2 + d\,\|x\|^2` by conjugate gradients on the normal equations (CGLS).
 
     An image stops when its own gradient has fallen by ``tolerance``, so it does not matter which others share the batch.
     Stopping early is also what regularises an operator whose small singular values would amplify the noise.
     """
     adjoint: Callable[[Any], Tensor] = physics.A_adjoint
     g = adjoint(r)
+    d = torch.zeros(len(g), device=g.device) if damping is None else damping
     x, p, sq = torch.zeros_like(g), g, sq_norm(g)
-    lam = torch.as_tensor(damping, dtype=sq.dtype, device=sq.device).expand_as(sq)
     stop = tolerance**2 * sq
     for _ in range(iterations):
         going = sq > stop
         if not going.any():
             break
         Ap = physics.A(p)
-        energy = torch.stack([sq_norm(q) for q in parts(Ap)]).sum(0) + lam * sq_norm(p)
+        energy = torch.stack([sq_norm(q) for q in parts(Ap)]).sum(0) + d * sq_norm(p)
         a = torch.where(going, sq / energy.clamp_min(1e-30), 0)
         x = x + per_image(a, x) * p
         r = like_measurement((q - per_image(a, q) * w for q, w in zip(parts(r), parts(Ap), strict=True)), r)
-        g = adjoint(r) - per_image(lam, x) * x
+        g = adjoint(r) - per_image(d.to(x.dtype), x) * x
         new = sq_norm(g)
         p = torch.where(per_image(going, g), g + per_image(new / sq.clamp_min(1e-30), g) * p, p)
         sq = torch.where(going, new, sq)

@@ -1,4 +1,4 @@
-"""The loop (Algorithm 1 for any step), its trace, and the deepinv ``Reconstructor`` around it."""
+"""What all solvers share, a deepinv ``Reconstructor`` with seeds and a trace; and the loop, Algorithm 1 for any step."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -16,35 +16,40 @@ from macs.errors import ConfigError, MeasurementError, ModelError
 from macs.levels import T_MAX, T_MIN, Levels
 from macs.noise import ImageId, Noise, content_ids
 from macs.problem import Measurement, Problem, parts, sq_norm, to_image
-from macs.steps import MacsD, Sampler
+from macs.steps import DataStep, MacsD, Sampler
 
 
 class Counted:
     """The model as a step sees it: conditioned once, its output checked, clamped, counted and remembered in ``past``."""
 
     def __init__(self, model: Callable[..., Tensor], problem: Problem, clamp: bool, dtype: torch.dtype | None) -> None:
-        self.model, self.clamp, self.dtype = model, clamp, dtype
+        self.model, self.clamp, self.dtype, self.nfe = model, clamp, dtype, 0
         self.condition = model.condition(problem) if hasattr(model, "condition") else problem.y
         self.t_min = float(getattr(model, "t_min", T_MIN))
         self.past: list[tuple[float | Tensor, Tensor]] = []
 
-    def __call__(self, x_t: Tensor, y: object, t: float | Tensor) -> Tensor:
+    def __call__(self, x_t: Tensor, y: object, t: float | Tensor, **options: Any) -> Tensor:
         """``f(x_t, y, t)``; ``y`` is there to be read, the model gets its condition."""
+        x_hat = self.checked(x_t, t, **options)
+        self.past.append((t, x_hat))
+        return x_hat
+
+    def checked(self, x_t: Tensor, t: float | Tensor, **options: Any) -> Tensor:
+        """A call that is counted and not remembered, for solvers that make a thousand of them."""
+        self.nfe += 1
         level = t if isinstance(t, Tensor) else torch.tensor(t, dtype=torch.float64, device=x_t.device)
         with torch.autocast(x_t.device.type, self.dtype, enabled=self.dtype is not None):
-            x_hat = self.model(x_t, self.condition, level)
+            x_hat = self.model(x_t, self.condition, level, **options)
         if x_hat.shape != x_t.shape:
             raise ModelError(f"the model must return images like its input, {tuple(x_t.shape)}; got {tuple(x_hat.shape)}")
         finite = torch.isfinite(x_hat).flatten(1).all(1)
         if not finite.all():
             raise ModelError(
-                f"the model returned NaN or infinity at call {len(self.past) + 1}, image {int((~finite).nonzero()[0])}; "
+                f"the model returned NaN or infinity at call {self.nfe}, image {int((~finite).nonzero()[0])}; "
                 "check its weights, or run it in float32"
             )
         x_hat = x_hat.to(x_t.dtype)
-        x_hat = x_hat.clamp(-1, 1) if self.clamp else x_hat
-        self.past.append((t, x_hat))
-        return x_hat
+        return x_hat.clamp(-1, 1) if self.clamp else x_hat
 
 
 @dataclass(frozen=True)
@@ -85,18 +90,22 @@ class Trace:
         """A field by name."""
         return getattr(self, "lam" if name == "lambda" else name)
 
-    def add(self, problem: Problem, sampler: Sampler, t: float | Tensor, x_hat: Tensor, nfe: int) -> Tensor:
+    def add(self, problem: Problem, data: DataStep | None, t: float | Tensor, x_hat: Tensor, nfe: int) -> Tensor:
         """A row for a network output; returns the estimate after the data step."""
         r = problem.difference(x_hat)
         nothing = torch.zeros(len(x_hat), device=x_hat.device)
         self.levels.append(t.flatten() if isinstance(t, Tensor) else t)
         self.residual.append(torch.stack([sq_norm(q) for q in parts(r)]).sum(0))
         self.chi2.append(problem.chi2_of(r))
-        self.lam.append(nothing if sampler.data is None else sampler.data.weight(x_hat, problem))
+        self.lam.append(nothing if data is None else data.weight(x_hat, problem))
         self.s_eff.append(nothing * math.nan)
         self.inflation.append(nothing * math.nan)
         self.nfe.append(nfe)
-        return x_hat if sampler.data is None else sampler.data(x_hat, problem)
+        return x_hat if data is None else data(x_hat, problem)
+
+    def end(self, problem: Problem, x_0: Tensor) -> None:
+        """The residual of the image that is returned."""
+        self.final_residual, self.final_chi2 = problem.residual(x_0), problem.chi2(x_0)
 
 
 def solve(
@@ -118,7 +127,7 @@ def solve(
         x_s = sampler(f, problem, x_t, t, s, noise.at(i + 1), tuple(f.past))
         x_hat = f.past[first][1]
         if trace is not None:
-            estimate = trace.add(problem, sampler, t, x_hat, len(f.past))
+            estimate = trace.add(problem, sampler.data, t, x_hat, len(f.past))
             radius = sq_norm(x_s - estimate).sqrt()
             plain = math.sqrt(grids.rho(t, s, f.t_min)) * sq_norm(x_t - estimate).sqrt()
             trace.s_eff[-1], trace.inflation[-1] = radius / x_t[0].numel() ** 0.5, radius / plain - 1
@@ -131,23 +140,20 @@ def solve(
         for k, (level, x_hat) in enumerate(f.past[first:]):
             if k > 0:
                 trace.s_eff[-1] = torch.as_tensor(level).flatten().expand(len(x_hat))
-            trace.add(problem, sampler, level, x_hat, first + k + 1)
-        trace.final_residual, trace.final_chi2 = problem.residual(x_0), problem.chi2(x_0)
+            trace.add(problem, sampler.data, level, x_hat, first + k + 1)
+        trace.end(problem, x_0)
     if callback is not None:
         callback(Step(len(levels) - 1, levels[-1], None, x_t, f.past[first][1], x_0, len(f.past)))
     return x_0
 
 
-class Solver(Reconstructor):
-    """Restore images from measurements with a consistency model and any sampler: ``x = solver(y, physics, seed=0)``.
+class Restorer(Reconstructor):
+    """What every solver shares: checks, seeds, batches and the trace. A subclass says how one batch is restored.
 
     Args:
         model: any callable ``f(x_t, y, t) -> x_hat`` on images in [-1, 1]; ``t`` is a 0-d tensor, or (B, 1, 1, 1) where
             images differ in level. Optional attributes: ``t_min`` (0.002), ``t_max`` (80), ``image_shape`` (C, H, W). If it
             has ``condition(problem)``, its result, computed once per solve, takes the place of ``y``; else ``y`` is as given.
-        sampler: a sampler such as ``Macs(gamma=0.15)``; ``MacsD()`` by default.
-        steps: the number of levels, which is the number of network calls for every sampler of one call per step.
-        levels: the levels themselves, from high to low; they take the place of ``steps``.
         clamp: cut each network output to [-1, 1], as public consistency code does.
         dtype: run the network under autocast in this type, e.g. ``torch.bfloat16``; physics and norms stay in float32.
         micro_batch: run in batches of exactly this many images, the last one padded. An image's pixels are then bit for bit
@@ -157,9 +163,6 @@ class Solver(Reconstructor):
     def __init__(
         self,
         model: Callable[..., Tensor],
-        sampler: Sampler | None = None,
-        steps: int = 2,
-        levels: Iterable[float] | None = None,
         *,
         clamp: bool = True,
         dtype: torch.dtype | None = None,
@@ -167,16 +170,37 @@ class Solver(Reconstructor):
     ) -> None:
         super().__init__()
         self.model = model
-        self.sampler = MacsD() if sampler is None else sampler
-        if not isinstance(self.sampler, Sampler):
-            raise ConfigError(f"sampler must be a sampler such as macs.MacsD(); got {sampler!r}")
-        for name, value in (("steps", steps), ("micro_batch", 1 if micro_batch is None else micro_batch)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigError(f"{name} must be a whole number of at least 1; got {value!r}; leave it out for the default")
-        t_min, t_max = float(getattr(model, "t_min", T_MIN)), float(getattr(model, "t_max", T_MAX))
-        self.levels = grids.check(self.sampler.levels(steps, t_max, t_min) if levels is None else levels, t_min)
-        self.calls = max(steps - len(self.levels) + 1, 1) if levels is None else 2
+        self.t_min, self.t_max = float(getattr(model, "t_min", T_MIN)), float(getattr(model, "t_max", T_MAX))
+        check_count("micro_batch", 1 if micro_batch is None else micro_batch)
         self.clamp, self.dtype, self.micro_batch = clamp, dtype, micro_batch
+
+    def restore(
+        self,
+        f: Counted,
+        problem: Problem,
+        unit: Tensor,
+        noise: Noise,
+        trace: Trace | None,
+        callback: Callable[[Step], None] | None,
+    ) -> Tensor:
+        """One batch, to images in [-1, 1]; ``unit`` is the start noise, draw 0, and ``noise`` the streams it came from."""
+        raise NotImplementedError
+
+    def tell(
+        self,
+        f: Counted,
+        problem: Problem,
+        t: float,
+        x_t: Tensor,
+        x_hat: Tensor,
+        trace: Trace | None,
+        callback: Callable[[Step], None] | None,
+    ) -> None:
+        """A row of the trace and a callback for a network call of a solver that is no walk down the levels."""
+        if trace is not None:
+            trace.add(problem, None, t, x_hat, f.nfe)
+        if callback is not None:
+            callback(Step(f.nfe - 1, t, None, x_t, x_hat, x_hat, f.nfe))
 
     @torch.no_grad()
     def forward(
@@ -218,9 +242,7 @@ class Solver(Reconstructor):
             unit = noise.like(blank[take] if take else blank) if z is None else z.to(blank)[take or slice(None)]
             f = Counted(self.model, part, self.clamp, self.dtype)
             record = Trace() if trace else None
-            x_T = self.levels[0] * unit
-            x = solve(self.sampler, f, part, self.levels, x_T, noise, calls=self.calls, callback=callback, trace=record)
-            images.append(x[:keep])
+            images.append(self.restore(f, part, unit, noise, record, callback)[:keep])
             traces.append((record, keep))
         x = to_image(torch.cat(images))
         return (x, joined(traces)) if trace else x
@@ -248,6 +270,59 @@ class Solver(Reconstructor):
         if problem.linear:
             return torch.zeros_like(problem.physics.A_adjoint(problem.y))
         raise ConfigError("the image size is unknown for a nonlinear physics; pass img_size=(C, H, W) or set model.image_shape")
+
+
+class Solver(Restorer):
+    """Restore images from measurements with a consistency model and any sampler: ``x = solver(y, physics, seed=0)``.
+
+    Args:
+        model: any callable ``f(x_t, y, t) -> x_hat`` on images in [-1, 1], see :class:`Restorer`.
+        sampler: a sampler such as ``Macs(gamma=0.15)``; ``MacsD()`` by default.
+        steps: the number of levels, which is the number of network calls for every sampler of one call per step.
+        levels: the levels themselves, from high to low; they take the place of ``steps``.
+        init: where to start, a function of the problem such as ``PseudoInverse()``: the start is ``init(problem) + t_N z``.
+            By default it is ``t_N z``.
+        options: ``clamp``, ``dtype`` and ``micro_batch`` of :class:`Restorer`.
+    """
+
+    def __init__(
+        self,
+        model: Callable[..., Tensor],
+        sampler: Sampler | None = None,
+        steps: int = 2,
+        levels: Iterable[float] | None = None,
+        *,
+        init: Callable[[Problem], Tensor] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(model, **options)
+        self.sampler = MacsD() if sampler is None else sampler
+        if not isinstance(self.sampler, Sampler):
+            raise ConfigError(f"sampler must be a sampler such as macs.MacsD(); got {sampler!r}")
+        check_count("steps", steps)
+        self.levels = grids.check(self.sampler.levels(steps, self.t_max, self.t_min) if levels is None else levels, self.t_min)
+        self.calls = max(steps - len(self.levels) + 1, 1) if levels is None else 2
+        self.init = init
+
+    def restore(
+        self,
+        f: Counted,
+        problem: Problem,
+        unit: Tensor,
+        noise: Noise,
+        trace: Trace | None,
+        callback: Callable[[Step], None] | None,
+    ) -> Tensor:
+        """Algorithm 1."""
+        x_T = self.levels[0] * unit
+        x_T = x_T if self.init is None else self.init(problem) + x_T
+        return solve(self.sampler, f, problem, self.levels, x_T, noise, calls=self.calls, callback=callback, trace=trace)
+
+
+def check_count(name: str, value: Any) -> None:
+    """Refuse what is no whole number of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(f"{name} must be a whole number of at least 1; got {value!r}; leave it out for the default")
 
 
 def joined(traces: Sequence[tuple[Trace | None, int]]) -> Trace:

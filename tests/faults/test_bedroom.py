@@ -179,7 +179,8 @@ def test_arrays_and_their_rows(pixels, tmp_path):
     want = torch.from_numpy(pixels).permute(0, 3, 1, 2)
     for name in ("a.npy", "a.npy.xz"):
         assert torch.equal(training_images(tmp_path / name, (3, 16, 16), lsun.rows("5:9")), want[5:9])
-    assert torch.equal(training_images(tmp_path / "a.npy", (3, 16, 16)), want[: len(want) - len(want) // 20]), "the rest is held out"
+    held = len(want) // 20
+    assert torch.equal(training_images(tmp_path / "a.npy", (3, 16, 16)), want[: len(want) - held])
     with pytest.raises(DataError, match="none are in rows 30:None"):
         training_images(tmp_path / "a.npy", (3, 16, 16), lsun.rows("30:"))
     with pytest.raises(DataError, match="trained on images of"):

@@ -313,7 +313,7 @@ def export(run: "Run") -> Path:
     denoisers = [i for i, stage in enumerate(config.stages[: run.stage]) if stage.loss == "edm"]
     if denoisers:
         seen = config.batch * sum(config.steps(i) for i in range(denoisers[-1] + 1))
-        made = info | {"name": f"{config.name}-edm", "images": seen, "finished": True}
+        made = info | {"name": f"{config.name}-edm", "images": seen, "finished": True, "kind": "denoiser"}
         denoiser, _ = load_checkpoint(run.stage_path(denoisers[-1]))
         save_model(run.folder / f"{config.name}-edm.safetensors", denoiser, config.model, made)
     return path

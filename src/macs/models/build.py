@@ -12,6 +12,7 @@ from macs.models.consistency import ConsistencyModel, HintedModel
 from macs.models.controlnet import ControlNet, settings
 from macs.models.encoder import SummaryModel
 from macs.models.nonlinear_blur import BlurNetwork
+from macs.models.transform import HTransform
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ FAMILIES: dict[str, tuple[type[ConsistencyModel], int]] = {
     "plain": (ConsistencyModel, 1),
     "hinted": (HintedModel, 3),
     "summary": (SummaryModel, 1),
+    "deft": (HTransform, 4),
 }
 #: Networks that are kept in files of the same form and are no models by themselves, with what to call them.
 PARTS = {"controlled": "ControlNet", "blur": "blur network"}

@@ -38,7 +38,12 @@ class ConsistencyModel(nn.Module):
         t_min, t_max: the range of levels.
         patch: the fold, for small images where a full-size U-Net would waste time.
         time_scale: the backbone is told ``time_scale * ln t`` (250 in public models).
+
+    Attributes:
+        kind: what the network was trained to be: ``"consistency"``, the end of the trajectory; or ``"denoiser"``, the mean.
     """
+
+    kind = "consistency"
 
     def __init__(
         self,
@@ -63,11 +68,20 @@ class ConsistencyModel(nn.Module):
         """What the backbone sees of the scaled image and the condition: its input, and further arguments."""
         return x, {}
 
-    def forward(self, x_t: Tensor, y: Any, t: Tensor | float) -> Tensor:
-        """``f(x_t, y, t)``; ``t`` is one level or one per image."""
-        level = torch.as_tensor(t, dtype=torch.float64, device=x_t.device).flatten().expand(len(x_t))
+    def forward(self, x_t: Tensor, y: Any, t: Tensor | float, embedded: Tensor | float | None = None) -> Tensor:
+        """``f(x_t, y, t)``; ``t`` is one level or one per image. The backbone may be told another level, ``embedded``."""
+        kept, made = self.change(x_t, y, t, embedded)
+        return kept + made
+
+    def change(self, x_t: Tensor, y: Any, t: Tensor | float, embedded: Tensor | float | None) -> tuple[Tensor, Tensor]:
+        """The two terms of ``f``: ``c_skip x_t``, and ``c_out F``."""
+        level, told = (
+            torch.as_tensor(v, dtype=torch.float64, device=x_t.device).flatten().expand(len(x_t))
+            for v in (t, t if embedded is None else embedded)
+        )
         c_skip, c_out, c_in = (c.to(x_t.dtype).reshape(-1, 1, 1, 1) for c in scalings(level, self.sigma_data, self.t_min))
-        return c_skip * x_t + c_out * self.network(x_t, y, (self.time_scale * level.log()).to(x_t.dtype), c_in)
+        time = (self.time_scale * told.log()).to(x_t.dtype)
+        return c_skip * x_t, c_out * self.network(x_t, y, time, c_in)
 
     def network(self, x_t: Tensor, condition: Any, time: Tensor, c_in: Tensor) -> Tensor:
         r""":math:`F(c_{\rm in} x_t, t)`, the backbone's own output, unfolded to an image."""

@@ -106,6 +106,8 @@ def stored(name_or_path: str | Path) -> tuple[nn.Module, ModelConfig, dict[str, 
     """The network in a file of this package, ready to use, its configuration, and what its maker said of it."""
     tensors, config, info = read_model(name_or_path)
     network = skeleton(config)
+    if isinstance(network, ConsistencyModel):
+        network.kind = checked_kind(info.get("kind", network.kind), str(name_or_path))
     check_fit(tensors, network.state_dict(), str(name_or_path))
     network.load_state_dict(tensors, assign=True)
     return network.to(memory_format=torch.channels_last).eval().requires_grad_(False), config, info
@@ -194,6 +196,13 @@ def checked_config(values: Any, label: str) -> ModelConfig:
     if len(config.image_shape) != 3 or not config.t_min < config.t_max:
         raise ModelError(f"{label} must have an image shape (C, H, W) and t_min < t_max; got {config}; {DAMAGED}")
     return config
+
+
+def checked_kind(kind: Any, label: str) -> str:
+    """What the network was trained to be, as its maker said; a consistency model where nothing is said."""
+    if kind not in ("consistency", "denoiser"):
+        raise ModelError(f"{label} must be of the kind 'consistency' or 'denoiser'; got {str(kind)[:50]!r}; {DAMAGED}")
+    return kind
 
 
 def plausible(value: Any, example: Any, largest: int) -> bool:
