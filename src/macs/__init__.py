@@ -21,6 +21,7 @@ _HOMES = {
     "Problem": "problem", "Solver": "solver", "Trace": "solver", "Noise": "noise",
     "task": "tasks", "TASKS": "tasks", "Separable": "tasks",
     "examples": "data", "load": "models.store", "ConsistencyModel": "models.consistency", "HintedModel": "models.consistency",
+    "Tiled": "models.tiled", "examine": "doctor", "estimate_sigma_y": "noise_level",
     "MacsError": "errors", "MacsWarning": "errors",
 }  # fmt: skip
 

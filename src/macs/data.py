@@ -80,7 +80,7 @@ def training_images(source: Path | None, shape: tuple[int, int, int]) -> Tensor:
     """What a model of images of ``shape`` (C, H, W) is trained on, as uint8, (N, C, H, W).
 
     Args:
-        source: a folder of PNG and JPEG files, brought to ``shape``; an IDX file; a folder with Fashion-MNIST's own files; or
+        source: a folder of image files, brought to ``shape``; an IDX file; a folder with Fashion-MNIST's own files; or
             None for Fashion-MNIST where it is found. Its last 5,000 training images are left out, for validation.
         shape: the model's.
     """
