@@ -44,6 +44,8 @@ def mutated(content, rng):
     """A file cut short, with bytes changed, a piece repeated, removed or replaced by extreme values."""
     content = bytearray(content)
     for _ in range(rng.choice((1, 1, 2, 4, 16))):
+        if not content:
+            break
         at, n = rng.randrange(len(content)), rng.choice((1, 2, 4, 8, 64))
         at = rng.randrange(min(len(content), 150)) if rng.random() < 0.6 else at
         kind = rng.randrange(6)
@@ -59,7 +61,7 @@ def mutated(content, rng):
             content[at:at] = content[at : at + n]
         else:
             del content[max(at, 1) :]
-    return bytes(content) or b"\x00"
+    return bytes(content)
 
 
 def main():

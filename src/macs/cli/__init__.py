@@ -1,6 +1,6 @@
 """The command line, a file per command. What a command needs is imported when it runs, so help is instant."""
 
-from macs.cli import compare, degrade, demo, doctor, models, restore, train
+from macs.cli import compare, degrade, demo, doctor, models, page, restore, train
 from macs.cli.base import app, main
 
-__all__ = ["app", "compare", "degrade", "demo", "doctor", "main", "models", "restore", "train"]
+__all__ = ["app", "compare", "degrade", "demo", "doctor", "main", "models", "page", "restore", "train"]
