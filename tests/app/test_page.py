@@ -28,7 +28,7 @@ WAIT = 120_000
 
 @pytest.fixture(scope="module")
 def address():
-    from macs.app import build, serve
+    from macs.page import build, serve
 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -117,7 +117,7 @@ def test_a_slider_changes_the_measurement(page):
 
 def test_a_mask_is_drawn(page, artefacts):
     page.get_by_label("inpainting").check()
-    note(page, "missing where mask-")
+    note(page, "25 % of the pixels are missing")
     before = page.get_attribute("#measurement img", "src")
     canvas = page.locator("#drawing canvas").first
     canvas.scroll_into_view_if_needed()

@@ -23,7 +23,7 @@ Mask = Annotated[Path | None, typer.Option(help="Inpainting: a picture, white wh
 BlurStd = Annotated[float | None, typer.Option(help="Deblurring: the standard deviation of a Gaussian blur, in pixels.")]
 Kernel = Annotated[Path | None, typer.Option(help="Deblurring: a picture of the blur kernel, with odd sides.")]
 SigmaY = Annotated[
-    str, typer.Option(help="The noise's standard deviation on images in [-1, 1] (2/255 of it in 8-bit steps), or auto.")
+    str, typer.Option(help="The noise's deviation on images in [-1, 1], where an 8-bit step is 2/255; or auto: estimate it.")
 ]
 Model = Annotated[str, typer.Option(help="A name that macs models list shows, or the path of a model file.")]
 SamplerName = Annotated[str, typer.Option(help="A sampler, with settings if any: macs-d, multistep, macs:gamma=0.4.")]

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from macs.cli.base import app, example
+from macs.errors import ConfigError
 
 
 @app.command("app", epilog=example("macs app", "macs app --port 8000 --model runs/mine/mine.safetensors"))
@@ -18,8 +19,10 @@ def page(
     ] = "fashion-mnist",
 ) -> None:
     """Serve a page to degrade and restore images in the browser; offline, no analytics. Needs the extra "app"."""
-    from macs.app import build, serve
-
+    try:
+        from macs.page import build, serve
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"the page needs gradio ({error}); install it with: pip install 'macs-imaging[app]'") from error
     blocks = build(model)
     typer.echo(f"the page is at http://{host}:{port}; Ctrl-C ends it")
     serve(blocks, host, port)
