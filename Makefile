@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-slow lint check bench clean
+.PHONY: demo test test-slow lint check bench docs clean
 
 demo: $(STAMP)
 	$(BIN)/macs demo --out demo
@@ -25,10 +25,15 @@ lint: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python benchmarks/overhead.py
 
+docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	$(BIN)/mkdocs build --strict --quiet
+	@echo "wrote site/index.html"
+
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) demo dist .ruff_cache .mypy_cache .pytest_cache
+	rm -rf $(VENV) demo dist site .ruff_cache .mypy_cache .pytest_cache

@@ -25,6 +25,7 @@ _HOMES = {
     "examples": "data", "load": "models.store", "ConsistencyModel": "models.consistency", "HintedModel": "models.consistency",
     "ControlNet": "models.controlnet", "ControlledModel": "models.controlnet", "HardConstraint": "cosign",
     "NonlinearBlur": "models.nonlinear_blur",
+    "Tiled": "models.tiled", "examine": "doctor", "estimate_sigma_y": "noise_level",
     "MacsError": "errors", "MacsWarning": "errors",
 }  # fmt: skip
 

@@ -109,7 +109,7 @@ def training_images(source: Path | None, shape: tuple[int, int, int], take: slic
     """What a model of images of ``shape`` (C, H, W) is trained on, as uint8, (N, C, H, W).
 
     Args:
-        source: a folder of PNG and JPEG files or an LSUN database, brought to ``shape``; a NumPy array, as
+        source: a folder of image files or an LSUN database, brought to ``shape``; a NumPy array, as
             :func:`macs.lsun.read_array` reads it; an IDX file; a folder with Fashion-MNIST's own files; or
             None for Fashion-MNIST where it is found. The last images are left out, for validation.
         shape: the model's.

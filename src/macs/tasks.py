@@ -6,10 +6,12 @@ cost a few matrix products. For a blur the pseudo-inverse is regularised, since 
 """
 
 import math
+from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 import torch
-from deepinv.physics import DecomposablePhysics, GaussianNoise, Inpainting, Physics
+from deepinv.physics import Blur, DecomposablePhysics, GaussianNoise, Inpainting, Physics
 from torch import Tensor
 
 from macs.errors import ConfigError, unknown
@@ -123,9 +125,19 @@ def gaussian_matrix(n: int, std: float) -> Tensor:
     return torch.zeros(n, n, dtype=torch.float64).scatter_add_(1, mirrored, rows)
 
 
+def default_factor(side: int) -> int:
+    """The paper's reduction: by 2 on images of up to 32 pixels, by 4 on larger ones."""
+    return 2 if side <= 32 else 4
+
+
+def default_std(side: int) -> float:
+    """The paper's blur: of standard deviation 3 at 28 pixels, 5 at 256, 5/4 at 64."""
+    return 3.0 if side <= 32 else 5.0 * side / 256
+
+
 def super_resolution(shape: tuple[int, int, int], sigma_y: float, factor: int | None = None) -> Separable:
     """Bicubic reduction, by 2 on images of up to 32 pixels and by 4 on larger ones."""
-    factor = (2 if shape[-1] <= 32 else 4) if factor is None else factor
+    factor = default_factor(shape[-1]) if factor is None else factor
     if factor < 1 or any(n % factor for n in shape[-2:]):
         raise ConfigError(f"factor must divide the image sides {shape[-2:]}; got {factor}; try 2 or 4")
     rows, columns = (bicubic_matrix(n, factor) for n in shape[-2:])
@@ -140,18 +152,28 @@ class NoisyHole(Inpainting):
         return self.noise_model(x, **kwargs)
 
 
-def inpainting(shape: tuple[int, int, int], sigma_y: float, hole: int | None = None, cosign_compat: bool = False) -> Inpainting:
-    """A central square hole, of half the side; there is no noise in the hole, and it counts as no measurement.
+def inpainting(
+    shape: tuple[int, int, int],
+    sigma_y: float,
+    hole: int | None = None,
+    mask: Tensor | None = None,
+    cosign_compat: bool = False,
+) -> Inpainting:
+    """A central square hole, of half the side, or the zeros of a ``mask`` (H, W); a hole has no noise and is no measurement.
 
     With ``cosign_compat`` it is what CoSIGN's released ControlNet was trained on: a hole one pixel larger, from a quarter of
     the side to three quarters with both ends (64 to 192 of 256 pixels), and noise in the hole too.
     """
     if cosign_compat:
-        if hole is not None:
-            raise ConfigError(f"cosign_compat fixes the hole; leave hole out; got {hole}")
+        if hole is not None or mask is not None:
+            raise ConfigError(
+                f"cosign_compat fixes the hole; leave hole and mask out; got {hole if mask is None else 'a mask'}"
+            )
         mask = torch.ones(shape)
         mask[:, shape[-2] // 4 : 3 * shape[-2] // 4 + 1, shape[-1] // 4 : 3 * shape[-1] // 4 + 1] = 0
         return NoisyHole(img_size=shape, mask=mask, noise_model=noise(sigma_y))
+    if mask is not None:
+        return Inpainting(img_size=shape, mask=checked_mask(mask, shape), noise_model=noise(sigma_y))
     hole = shape[-1] // 2 if hole is None else hole
     if not 0 <= hole <= min(shape[-2:]):
         raise ConfigError(f"hole must be between 0 and the image side {min(shape[-2:])}; got {hole}")
@@ -161,12 +183,41 @@ def inpainting(shape: tuple[int, int, int], sigma_y: float, hole: int | None = N
     return Inpainting(img_size=shape, mask=mask, noise_model=noise(sigma_y))
 
 
+def checked_mask(mask: Tensor, shape: tuple[int, int, int]) -> Tensor:
+    """A mask of ones and zeros in the shape of the image."""
+    if tuple(mask.shape[-2:]) != tuple(shape[-2:]):
+        sizes = f"{shape[-2]}x{shape[-1]}; got {mask.shape[-2]}x{mask.shape[-1]}"
+        raise ConfigError(f"a mask must have the height and width of the image, {sizes}; resize it")
+    kept = (mask != 0).float()
+    if not kept.any():
+        raise ConfigError(
+            "a mask must keep some pixel; this one keeps none; it is 0 where the image is unknown, not where it is known"
+        )
+    return kept.expand(shape).clone()
+
+
+def checked_kernel(kernel: Tensor, shape: tuple[int, int, int]) -> Tensor:
+    """A blur kernel (h, w) of odd sides and sum 1, not larger than reflection at the borders allows, as (1, 1, h, w)."""
+    h, w = kernel.shape[-2:]
+    if h % 2 == 0 or w % 2 == 0 or h // 2 >= shape[-2] or w // 2 >= shape[-1]:
+        raise ConfigError(f"a kernel must have odd sides that are less than twice the image's; got {h}x{w}; cut or pad it")
+    if not (bool((kernel >= 0).all()) and kernel.sum() > 0):
+        raise ConfigError("a kernel must hold weights of at least 0, not all 0; it says how one point of light is spread")
+    return (kernel / kernel.sum()).float().reshape(1, 1, h, w)
+
+
 def deblurring(
-    shape: tuple[int, int, int], sigma_y: float, std: float | None = None, regularization: float | None = None
-) -> Separable:
-    """Gaussian blur of standard deviation 3 at 28 pixels, 5 at 256, 5/4 at 64, reflected at the borders."""
+    shape: tuple[int, int, int],
+    sigma_y: float,
+    std: float | None = None,
+    regularization: float | None = None,
+    kernel: Tensor | None = None,
+) -> Separable | Blur:
+    """Gaussian blur of standard deviation 3 at 28 pixels, 5 at 256, or any ``kernel`` (h, w); reflected at the borders."""
+    if kernel is not None:
+        return Blur(filter=checked_kernel(kernel, shape), padding="reflect", noise_model=noise(sigma_y))
     if std is None:
-        std = 3.0 if shape[-1] <= 32 else 5.0 * shape[-1] / 256
+        std = default_std(shape[-1])
     if not std > 0:
         raise ConfigError(f"std must be positive; got {std}; it is the blur's standard deviation in pixels")
     regularization = max(sigma_y, 1e-3) if regularization is None else regularization
@@ -203,9 +254,13 @@ def nonlinear_deblurring(
 
 
 #: The linear tasks, which every model reads.
-TASKS = {"super-resolution": super_resolution, "inpainting": inpainting, "deblurring": deblurring}
+TASKS: dict[str, Callable[..., Any]] = {
+    "super-resolution": super_resolution,
+    "inpainting": inpainting,
+    "deblurring": deblurring,
+}
 #: Those and the nonlinear one, which needs a blur network, and a model trained for it.
-ALL_TASKS: dict[str, Any] = {**TASKS, "nonlinear-deblurring": nonlinear_deblurring}
+ALL_TASKS: dict[str, Callable[..., Any]] = {**TASKS, "nonlinear-deblurring": nonlinear_deblurring}
 
 
 def task(
@@ -218,15 +273,16 @@ def task(
         model: anything with an ``image_shape`` (C, H, W); its size picks the paper's parameters.
         image_shape: (C, H, W), where there is no model.
         sigma_y: the noise on images in [-1, 1] (0.05 in the paper).
-        options: ``factor`` of the super-resolution, side of the ``hole``, ``std`` of the blur, ``network`` and ``seed``
-            of the nonlinear one; each task's function in :mod:`macs.tasks` says more.
+        options: ``factor`` of the super-resolution; side of the ``hole``, or a ``mask`` (H, W) that is 0 where the image is
+            unknown; ``std`` of the blur in pixels, or its ``kernel`` (h, w); ``network`` and ``seed`` of the nonlinear one;
+            each task's function in :mod:`macs.tasks` says more.
     """
     if name not in ALL_TASKS:
         raise unknown("task", name, ALL_TASKS)
     shape = image_shape or getattr(model, "image_shape", None)
     if shape is None:
         raise ConfigError("a task must know the image size; pass a model that has image_shape, or image_shape=(C, H, W)")
-    known = ALL_TASKS[name].__code__.co_varnames[2 : ALL_TASKS[name].__code__.co_argcount]
+    known = list(signature(ALL_TASKS[name]).parameters)[2:]
     for option in options:
         if option not in known:
             raise unknown(f"option of {name}", option, known)

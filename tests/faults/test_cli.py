@@ -22,6 +22,7 @@ from macs.training.config import load_config
 from macs.training.loop import Progress, Run
 from macs.training.loop import train as train_run
 
+COMMANDS = ("train", "restore", "degrade", "compare", "doctor", "app", "demo")
 TOML = """
 name = "tiny"
 batch = 6
@@ -92,7 +93,7 @@ def one_error(result):
     return result.stderr
 
 
-@pytest.mark.parametrize("args", [[], ["models"], ["models", "list"], ["train"]], ids=str)
+@pytest.mark.parametrize("args", [[], ["models"], ["models", "list"], *([c] for c in COMMANDS)], ids=str)
 def test_help_is_quick_and_light(args):
     code = (
         "import sys; from macs.cli import main; sys.argv[1:] = [*sys.argv[1:], '--help']\n"
@@ -100,7 +101,7 @@ def test_help_is_quick_and_light(args):
         "finally: print('HEAVY', sorted({'torch', 'deepinv', 'diffusers', 'numpy', 'PIL'} & set(sys.modules)))"
     )
     times = []
-    for _ in range(3):
+    for _ in range(3 if args in ([], ["restore"]) else 1):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, check=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -151,6 +152,12 @@ def test_unknown_names_are_one_line(run, bundled, tmp_path, monkeypatch):
     assert "did you mean 'fashion-mnist'?" in one_error(run("train", "fashion-mnits"))
     assert "there is no configuration" in one_error(run("train", tmp_path / "none.toml"))
     assert config_path("fashion-mnist") == tmp_path / "fashion-mnist.toml"
+
+
+def test_the_page_without_gradio_says_what_to_install(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "gradio", None)
+    monkeypatch.delitem(sys.modules, "macs.page", raising=False)
+    assert "pip install 'macs-imaging[app]'" in one_error(run("app"))
 
 
 def test_debug_shows_where(run, bundled):

@@ -5,6 +5,7 @@ import random
 import struct
 import time
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import torch
 from PIL import Image
 
 from macs.errors import ConfigError, DataError, ImageError, MacsWarning
-from macs.images import FORMATS, MAX_BYTES, decode, read_folder
+from macs.images import FORMATS, MAX_BYTES, decode, encode, read_bytes, read_folder
 
 MUTATIONS = 400
 
@@ -94,6 +95,45 @@ def test_every_kind_of_pixel_becomes_8_bits(mode, channels):
         assert torch.equal(read, torch.from_numpy(np.array(grey)).expand(channels, -1, -1))
 
 
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "I;16"])
+def test_a_file_keeps_its_colour_where_no_channels_are_asked(mode):
+    image = Image.fromarray(np.full((3, 4), 40_000, dtype=np.uint16)) if mode == "I;16" else picture(mode)
+    assert len(decode(as_bytes(image), channels=None)) == (1 if mode in ("1", "L", "LA", "I;16") else 3)
+
+
+def test_the_first_frame_of_a_phone_picture():
+    """MPO: two JPEG pictures in one file."""
+    file = io.BytesIO()
+    picture().save(file, "MPO", save_all=True, append_images=[Image.new("RGB", (40, 30))])
+    assert torch.equal(decode(file.getvalue()), decode(as_bytes(picture(), "JPEG")))
+
+
+@pytest.mark.parametrize("compression", [None, "tiff_lzw", "tiff_deflate", "packbits"])
+def test_tiff_of_8_and_16_bits(compression):
+    assert torch.equal(decode(as_bytes(picture(), "TIFF", compression=compression)), decode(as_bytes(picture(), "PNG")))
+    deep = Image.fromarray(np.arange(1200, dtype=np.uint16).reshape(30, 40) * 54)
+    read = decode(as_bytes(deep, "TIFF", compression=compression), channels=None)
+    assert torch.equal(read[0], torch.from_numpy((np.asarray(deep) >> 8).astype(np.uint8)))
+
+
+def test_what_is_written_is_read_back():
+    for channels in (1, 3):
+        x = torch.randint(0, 256, (channels, 5, 7), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+        assert torch.equal(decode(encode(x.float() / 255), channels=None), x)
+    assert decode(encode(torch.tensor([[[-1.0, 2.0]]])), 1).flatten().tolist() == [0, 255]
+
+
+def test_a_smaller_limit_of_pixels():
+    with pytest.raises(ImageError, match="may have 1,000 pixels; this one has 40x30"):
+        decode(as_bytes(picture()), max_pixels=1000)
+
+
+def test_no_device_and_no_folder_is_read(tmp_path):
+    for path in (Path("/dev/zero"), tmp_path, tmp_path / "none"):
+        with pytest.raises(ImageError, match="no file"):
+            read_bytes(path)
+
+
 def test_exif_turns_the_image():
     exif = Image.Exif()
     exif[0x0112] = 6
@@ -125,7 +165,7 @@ def test_too_many_pixels_are_refused_before_any_is_decoded(monkeypatch):
 
 
 def test_other_formats_bytes_and_samples_are_refused():
-    with pytest.raises(ImageError, match="no readable"):
+    with pytest.raises(ImageError, match="does not begin like one"):
         decode(as_bytes(picture("P"), "GIF"))
     with pytest.raises(ImageError, match="bytes"):
         decode(b"\0" * (MAX_BYTES + 1))

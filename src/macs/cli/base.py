@@ -57,7 +57,7 @@ def print_version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(epilog=example("macs models list", "macs train fashion-mnist --minutes 60"))
+@app.callback(epilog=example("macs demo", "macs restore small.png -o restored/ --factor 2", "macs restore --help"))
 def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show where an error came from.")] = False,
     version: Annotated[bool, typer.Option("--version", callback=print_version, is_eager=True, help="Show it and end.")] = False,

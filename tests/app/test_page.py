@@ -1,0 +1,204 @@
+"""The page in a real browser: load, change, draw, upload, restore, fail; and no request leaves the machine.
+
+Screenshots go to ``$MACS_ARTEFACTS`` where that is set, else to pytest's temporary folder.
+"""
+
+import json
+import os
+import shutil
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.parse import urlparse
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import macs
+from macs.images import decode, encode
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytest.importorskip("gradio")
+sync_api = pytest.importorskip("playwright.sync_api")
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")]
+WAIT = 120_000
+
+
+@pytest.fixture(scope="module")
+def address():
+    from macs.page import build, serve
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    blocks = build()
+    yield serve(blocks, port=port, wait=False)
+    blocks.close()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as playwright:
+        yield playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-background-networking", "--disable-dev-shm-usage"]
+        )
+
+
+@pytest.fixture(scope="module")
+def artefacts(tmp_path_factory):
+    folder = Path(os.environ.get("MACS_ARTEFACTS") or tmp_path_factory.mktemp("page"))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def seen():
+    """The hosts that the browser asked, and what it complained of."""
+    return {"hosts": set(), "errors": []}
+
+
+@pytest.fixture(scope="module")
+def page(browser, address, seen):
+    """One visit, which the tests below continue in their order."""
+    page = browser.new_page(viewport={"width": 1280, "height": 1500})
+    page.set_default_timeout(WAIT)
+    page.on("request", lambda request: seen["hosts"].add(urlparse(request.url).hostname))
+    page.on("pageerror", lambda error: seen["errors"].append(str(error)))
+    page.goto(address)
+    page.wait_for_selector("#measurement img")
+    return page
+
+
+def note(page, text):
+    page.wait_for_function("text => document.querySelector('#measurement-note').innerText.includes(text)", arg=text)
+
+
+def restore(page):
+    page.click("#restore")
+    page.wait_for_selector("#gallery img")
+    page.wait_for_function("() => document.querySelector('#numbers').innerText.includes('macs-d')")
+
+
+def test_the_page_loads_with_an_example(page, artefacts):
+    note(page, "reduced by 2, bicubic; 14x14 pixels")
+    page.wait_for_selector("#drawing canvas")
+    page.screenshot(path=artefacts / "1-loaded.png")
+
+
+def test_restoring_shows_images_numbers_and_files(page, artefacts):
+    restore(page)
+    page.wait_for_selector("#curve img")
+    assert page.locator("#gallery img").count() >= 4
+    words = page.inner_text("#numbers")
+    assert "multistep" in words
+    page.screenshot(path=artefacts / "2-restored.png", full_page=True)
+    with page.expect_download() as download:
+        page.click("#download-json")
+    rows = json.loads(Path(download.value.path()).read_text())["rows"]
+    assert [row["name"] for row in rows] == ["measurement", "macs-d", "multistep"]
+    assert rows[1]["psnr"] > rows[0]["psnr"] + 1
+    with page.expect_download() as download:
+        page.click("#download-png")
+    assert decode(Path(download.value.path()).read_bytes(), None).shape == (1, 28, 28)
+
+
+def test_a_slider_changes_the_measurement(page):
+    page.get_by_label("deblurring").check()
+    note(page, "standard deviation 3 pixels")
+    number = page.locator("#std input[type=number]")
+    number.fill("1.5")
+    number.press("Enter")
+    page.locator("#std input[type=range]").focus()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function("() => !document.querySelector('#measurement-note').innerText.includes('deviation 3 pixels')")
+
+
+def test_a_mask_is_drawn(page, artefacts):
+    page.get_by_label("inpainting").check()
+    note(page, "25 % of the pixels are missing")
+    before = page.get_attribute("#measurement img", "src")
+    canvas = page.locator("#drawing canvas").first
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + box["height"] * 0.4)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + box["height"] * 0.45, steps=8)
+    page.mouse.up()
+    page.wait_for_function("src => document.querySelector('#measurement img')?.src !== src", arg=before)
+    page.locator("#draws input[type=number]").fill("4")
+    page.locator("#draws input[type=number]").press("Enter")
+    restore(page)
+    page.wait_for_selector("#spread img")
+    page.screenshot(path=artefacts / "3-drawn.png", full_page=True)
+
+
+def test_a_photo_is_uploaded(page, artefacts, tmp_path):
+    rows, columns = np.mgrid[0:150, 0:200]
+    photo = np.stack([rows + 50, columns, 255 - rows], 2).astype(np.uint8)
+    Image.fromarray(photo).save(tmp_path / "photo.jpg")
+    page.set_input_files("#upload input[type=file]", tmp_path / "photo.jpg")
+    page.wait_for_function("() => document.querySelector('#choice-note').innerText.includes('averaged down to 112x84')")
+    page.screenshot(path=artefacts / "4-uploaded.png")
+
+
+def test_what_is_no_image_is_said(page, artefacts, tmp_path):
+    (tmp_path / "fake.png").write_bytes(b"this is no picture")
+    page.locator("#upload button[aria-label*='lear'], #upload button[aria-label*='emove']").first.click()
+    page.set_input_files("#upload input[type=file]", tmp_path / "fake.png")
+    page.wait_for_selector("text=does not begin like one")
+    page.screenshot(path=artefacts / "5-refused.png")
+
+
+def test_nothing_left_the_machine(page, seen):
+    assert {host for host in seen["hosts"] if host} == {"127.0.0.1"}
+    assert seen["errors"] == []
+
+
+def test_too_many_bytes_are_refused(address):
+    import httpx
+
+    files = {"files": ("big.png", b"\0" * (9 * 2**20), "image/png")}
+    assert httpx.post(f"{address}gradio_api/upload", files=files, timeout=60).status_code in (400, 413)
+
+
+@pytest.mark.slow
+def test_fifty_visitors_wait_their_turn(address):
+    """Fifty at once: each is served, none sees an error."""
+    from gradio_client import Client
+
+    client = Client(address, verbose=False)
+    controls = [macs.app.example_names()[0], None, None, "super-resolution", 2, 3, 50, 0.05]
+    jobs = [client.submit(["multistep"], 1, 1, *controls, seed, api_name="/restore") for seed in range(50)]
+    with ThreadPoolExecutor(50) as pool:
+        results = list(pool.map(lambda job: job.result(timeout=600), jobs))
+    assert all(len(result[0]) == 3 for result in results)
+
+
+def test_the_page_without_a_browser():
+    """What the controls call: pure functions of their arguments, errors in one sentence."""
+    from macs.app import Page, chosen, drawn_mask, example_names
+
+    page = Page()
+    controls = ("deblurring", 2, 3.0, 50, 0.05, 0)
+    _, y, told, _ = page.problem(example_names()[0], None, None, *controls)
+    assert torch.equal(y, page.problem(example_names()[0], None, None, *controls)[1])
+    assert told.blur_std == 3
+    layer = np.zeros((280, 280, 4), dtype=np.uint8)
+    layer[100:200, 50:100, 3] = 255
+    mask = drawn_mask({"layers": [layer]}, (28, 28))
+    assert (mask == 0).sum() == 50
+    assert drawn_mask({"layers": [layer * 0]}, (28, 28)) is None
+    for upload, sentence in (
+        (b"x" * (9 * 2**20), "may have 8,388,608 bytes"),
+        (b"nothing", "does not begin like one"),
+        (encode(torch.zeros(1, 20, 30)), "at least 28x28 pixels"),
+        (encode(torch.zeros(1, 5000, 5000)), "may have 16,777,216 pixels"),
+    ):
+        with pytest.raises(macs.MacsError, match=sentence):
+            page.problem(None, upload, None, *controls)
+    with pytest.raises(macs.MacsError, match="no bundled image"):
+        chosen("none", None)
+    with pytest.raises(macs.MacsError, match="at least one sampler"):
+        page.restored(told, y, [], macs.restore.Settings())

@@ -1,0 +1,46 @@
+"""The documentation: the tutorial runs, the reference names every option, every page can be reached."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from typer.main import get_command
+
+from macs.cli import app
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+def commands(group, prefix=""):
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{name} ")
+        else:
+            yield f"{prefix}{name}", command
+
+
+def python_in(page):
+    return "\n".join(re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL))
+
+
+@pytest.mark.parametrize("page", ["tutorial.md", "index.md"])
+def test_the_python_of_a_page_runs(page, capsys):
+    with torch.random.fork_rng(devices=[]):
+        exec(compile(python_in(page), page, "exec"), {"__name__": "tutorial"})  # noqa: S102
+
+
+@pytest.mark.parametrize(("name", "command"), list(commands(get_command(app))), ids=lambda v: v if isinstance(v, str) else "")
+def test_the_reference_names_every_command_and_option(name, command):
+    text = (DOCS / "commands.md").read_text()
+    section = re.search(rf"## macs {name}\n(.*?)(\n## |\Z)", text, re.DOTALL)
+    assert section, f"docs/commands.md must describe macs {name}"
+    for parameter in command.params:
+        for option in parameter.opts if parameter.param_type_name == "option" else ():
+            assert option in section.group(1)
+    assert "Example:" in section.group(1)
+
+
+def test_every_page_is_in_the_navigation_and_there():
+    nav = set(re.findall(r": (\S+\.md)$", (DOCS.parent / "mkdocs.yml").read_text(), re.MULTILINE))
+    assert nav == {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
