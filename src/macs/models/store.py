@@ -40,7 +40,7 @@ def load(name_or_path: str | Path) -> ConsistencyModel:
     """
     tensors, config, info = read_model(name_or_path)
     model = skeleton(config)
-    model.kind = str(info.get("kind", model.kind))
+    model.kind = checked_kind(info.get("kind", model.kind), str(name_or_path))
     check_fit(tensors, model.state_dict(), str(name_or_path))
     model.load_state_dict(tensors, assign=True)
     return model.to(memory_format=torch.channels_last).eval().requires_grad_(False)
@@ -124,6 +124,13 @@ def checked_config(values: Any, label: str) -> ModelConfig:
     if len(config.image_shape) != 3 or not config.t_min < config.t_max:
         raise ModelError(f"{label} must have an image shape (C, H, W) and t_min < t_max; got {config}; {DAMAGED}")
     return config
+
+
+def checked_kind(kind: Any, label: str) -> str:
+    """What the network was trained to be, as its maker said; a consistency model where nothing is said."""
+    if kind not in ("consistency", "denoiser"):
+        raise ModelError(f"{label} must be of the kind 'consistency' or 'denoiser'; got {str(kind)[:50]!r}; {DAMAGED}")
+    return kind
 
 
 def plausible(value: Any, example: Any, largest: int) -> bool:
