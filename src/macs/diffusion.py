@@ -186,7 +186,7 @@ class Dps(DiffusionSolver):
         denoiser: Callable[..., Tensor],
         steps: int = 1000,
         *,
-        weight: float = 100.0,
+        weight: float = 200.0,
         guidance: str = "norm",
         **options: Any,
     ) -> None:
@@ -237,7 +237,7 @@ class Lgd(Dps):
         steps: int = 1000,
         *,
         samples: int = 10,
-        weight: float = 1.0,
+        weight: float = 2.0,
         spread: float = 1.0,
         **options: Any,
     ) -> None:
@@ -363,7 +363,7 @@ class DiffPir(DiffusionSolver):
     """
 
     def __init__(
-        self, denoiser: Callable[..., Tensor], steps: int = 100, *, zeta: float = 0.1, lam: float = 7.0, **options: Any
+        self, denoiser: Callable[..., Tensor], steps: int = 100, *, zeta: float = 0.9, lam: float = 7.0, **options: Any
     ) -> None:
         super().__init__(denoiser, **options)
         check_count("steps", steps)

@@ -88,8 +88,22 @@ def test_every_family_is_saved_and_loaded(family, tmp_path):
     config = replace(TINY, family=family)
     model = build(config).eval()
     store.save_model(tmp_path / "m.safetensors", model.half().float().state_dict(), config, {})
-    x = torch.ones(2, 1, 8, 8)
-    assert torch.allclose(store.load(tmp_path / "m.safetensors")(x, None, 1.0), model(x, None, 1.0), atol=1e-5)
+    x, loaded = torch.ones(2, 1, 8, 8), store.load(tmp_path / "m.safetensors")
+    if family == "deft":
+        model, loaded = (m.attach(lambda x_t, y, t: 0.5 * x_t) for m in (model, loaded))
+    assert torch.allclose(loaded(x, None, 1.0), model(x, None, 1.0), atol=1e-5)
+
+
+def test_a_file_says_what_kind_of_network_it_holds(tmp_path):
+    path, state = tmp_path / "m.safetensors", build(TINY).state_dict()
+    store.save_model(path, state, TINY, {})
+    assert store.load(path).kind == "consistency"
+    store.save_model(path, state, TINY, {"kind": "denoiser"})
+    assert store.load(path).kind == "denoiser"
+    for kind in ("teapot", 3, ["denoiser"]):
+        store.save_model(path, state, TINY, {"kind": kind})
+        with pytest.raises(ModelError, match="must be of the kind 'consistency' or 'denoiser'; got"):
+            store.load(path)
 
 
 def test_the_same_model_is_the_same_bytes(saved, tmp_path):

@@ -26,7 +26,7 @@ SOLVERS = {
     "pnp-cm": (lambda **k: macs.PnpCm(Net(), 3, **k), 3),
     "ddnm": (lambda **k: macs.Solver(macs.Prior(Net()), macs.Multistep(data=macs.BackProjection()), steps=3, **k), 3),
     "prox": (lambda **k: macs.Solver(macs.Prior(Net()), macs.Mixed(data=macs.Prox(20.0)), levels=(2.0, 0.5), **k), 2),
-    "macs-d from A^+": (lambda **k: macs.Solver(macs.Prior(Net()), levels=(2.0, 0.5), init=macs.PseudoInverse(), **k), 3),
+    "macs-d from A^+": (lambda **k: macs.Solver(macs.Prior(Net()), levels=(2.0, 0.5), init=macs.PseudoInverse(), **k), 2),
     "dps": (lambda **k: macs.Dps(Mean(), 12, weight=50.0, **k), 12),
     "dps-annealed": (lambda **k: macs.Dps(Mean(), 12, weight=1.0, guidance="annealed", **k), 12),
     "lgd": (lambda **k: macs.Lgd(Mean(), 12, samples=4, **k), 12),

@@ -84,7 +84,7 @@ MAKE = {
     "dps": lambda: macs.Dps(ours, 40, weight=1.0, guidance="annealed"),
     "dps-norm": lambda: macs.Dps(ours, 40, weight=30.0),
     "ddrm": lambda: macs.Ddrm(ours, 20),
-    "diffpir": lambda: macs.DiffPir(ours, 25),
+    "diffpir": lambda: macs.DiffPir(ours, 25, zeta=0.1),
 }
 
 
