@@ -1,0 +1,31 @@
+"""Write commands.md, the reference of the command line, from the help of each command.
+
+Run: python docs/commands.py
+"""
+
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from macs.cli import app
+
+COMMANDS = (
+    "restore", "degrade", "compare", "doctor", "app", "demo", "bench", "train",
+    "models list", "models show", "models verify", "models convert",
+)  # fmt: skip
+WIDTH = 118
+
+
+def main() -> None:
+    """Keep the words before the first command, and write all commands anew."""
+    path = Path(__file__).with_name("commands.md")
+    parts = [path.read_text().split("\n## ")[0].rstrip()]
+    for command in COMMANDS:
+        options = {"prog_name": "macs", "terminal_width": WIDTH, "max_content_width": WIDTH}
+        text = CliRunner().invoke(app, [*command.split(), "--help"], **options).output.strip()
+        parts.append(f"## macs {command}\n\n```\n{text}\n```")
+    path.write_text("\n\n".join(parts) + "\n")
+
+
+if __name__ == "__main__":
+    main()
