@@ -50,12 +50,22 @@ def plane(rows: Sequence[Row], path: Path) -> Path:
                 row["fid"], row["psnr"], xerr=half(row, "fid"), yerr=half(row, "psnr"), color=COLOURS[i % len(COLOURS)],
                 marker=MARKERS[i % len(MARKERS)], markersize=6, linestyle="none", label=row["sampler"], capsize=2,
             )  # fmt: skip
-        axis.set(title=task, xlabel=f"{NAMES[rows[0]['features']][0]} (lower is better)", xscale="log")
+        axis.set(title=task, xlabel=f"{NAMES[rows[0]['features']][0]} (lower is better)")
+        plain_log(axis, [row["fid"] for row in rows if row["task"] == task])
         axis.grid(alpha=0.3)
     axes[0, 0].set_ylabel("PSNR in dB (higher is better)")
     handles, names = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=5, fontsize=8)
     return finish(figure, path)
+
+
+def plain_log(axis: Any, values: Sequence[float]) -> None:
+    """A logarithmic scale where values differ by more than a factor of four, its numbers written out."""
+    if max(values) <= 4 * min(values) or min(values) <= 0:
+        return
+    axis.set_xscale("log")
+    for which in (axis.xaxis.set_major_formatter, axis.xaxis.set_minor_formatter):
+        which(lambda value, _: f"{value:g}")
 
 
 def half(row: Row, metric: str) -> float:
