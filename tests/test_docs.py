@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from typer.main import get_command
 
 from macs.cli import app
+from tests.faults.test_training import TINY, images
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -28,6 +30,18 @@ def python_in(page):
 def test_the_python_of_a_page_runs(page, capsys):
     with torch.random.fork_rng(devices=[]):
         exec(compile(python_in(page), page, "exec"), {"__name__": "tutorial"})  # noqa: S102
+
+
+def test_the_python_of_a_training_runs(tmp_path, monkeypatch, capsys):
+    (tmp_path / "photos").mkdir()
+    for i, image in enumerate(images()):
+        Image.fromarray(image[0].numpy()).save(tmp_path / "photos" / f"{i}.png")
+    (tmp_path / "my.toml").write_text(TINY)
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "models"}
+    exec(compile(python_in("models.md"), "models.md", "exec"), names)  # noqa: S102
+    assert names["run"].done
+    assert names["model"].image_shape == (1, 8, 8)
 
 
 @pytest.mark.parametrize(("name", "command"), list(commands(get_command(app))), ids=lambda v: v if isinstance(v, str) else "")
