@@ -1,7 +1,7 @@
 """PSNR, SSIM and chi2 of the samplers on Fashion-MNIST test images: the table in a model's card.
 
 All samplers of a task share the measurements and the start noise of each image. Plus-minus is 1.96 standard errors over images.
-Run: python benchmarks/quality.py --images 1000 --seed 0 [--model fashion-mnist]
+Run: python benchmarks/quality.py --images 1000 --seed 0 [--model fashion-mnist] [--samplers "one step; MACS-D"]
 """
 
 import argparse
@@ -36,6 +36,7 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--model", default="fashion-mnist")
     parser.add_argument("--batch", type=int, default=250)
+    parser.add_argument("--samplers", default="; ".join(SAMPLERS), help="labels, separated by semicolons")
     args = parser.parse_args()
     warnings.simplefilter("ignore", MacsWarning)
     model = macs.load(args.model)
@@ -44,7 +45,8 @@ def main():
     print("| task | sampler | NFE | PSNR | SSIM | chi2 |\n|---|---|---|---|---|---|")
     for task in macs.TASKS:
         y, physics = measured(x, task, args.seed)
-        for label, (sampler, steps) in SAMPLERS.items():
+        for label in args.samplers.split("; "):
+            sampler, steps = SAMPLERS[label]
             solver = macs.Solver(model, sampler, steps=steps)
             parts, chi2, nfe = [], [], 0
             for i in range(0, len(x), args.batch):
