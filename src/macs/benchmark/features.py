@@ -6,6 +6,7 @@ Images are rounded to 8 bits first, as they would be in a file: FID and KID are 
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -106,8 +107,6 @@ class Extractor:
 
 def npy_bytes(matrix: np.ndarray) -> bytes:
     """A matrix in NumPy's format."""
-    from io import BytesIO
-
     file = BytesIO()
     np.save(file, matrix, allow_pickle=False)
     return file.getvalue()

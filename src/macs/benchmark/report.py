@@ -7,11 +7,10 @@ from typing import Any
 from macs.benchmark import figures
 from macs.benchmark.paired import Difference, as_lines, differences
 from macs.benchmark.run import Bench, read_npz, read_rows, slug
-from macs.benchmark.suite import GAMMAS
+from macs.benchmark.suite import GAMMA_OF
 from macs.benchmark.tables import latex, report_html, report_markdown
 from macs.data import fashion_mnist
 from macs.demo import enlarged, measured
-from macs.steps import Macs
 from macs.training.checkpoint import write_atomically
 
 #: The columns of the visual comparison, where they were run.
@@ -52,8 +51,7 @@ def draw(bench: Bench, rows: list[dict[str, Any]]) -> list[Path]:
         name = slug(model)
         out.append(figures.plane(mine, bench.out / f"plane-{name}.png"))
         out.append(figures.residue(mine, bench.out / f"residue-{name}.png"))
-        gammas = {label: float(entry.sampler.gamma) for label, entry in GAMMAS.items() if isinstance(entry.sampler, Macs)}  # type: ignore[arg-type]
-        gammas["MACS"] = 0.15
+        gammas = {"MACS": 0.15, **GAMMA_OF}
         swept = [row for row in mine if row["sampler"] in gammas]
         if len({row["sampler"] for row in swept}) > 2:
             out.append(figures.sweep(swept, gammas, "gamma", bench.out / f"gamma-{name}.png"))

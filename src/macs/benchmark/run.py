@@ -10,6 +10,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -179,8 +180,6 @@ def read_npz(path: Path) -> dict[str, np.ndarray] | None:
 
 def write_npz(path: Path, arrays: dict[str, Any]) -> None:
     """Arrays as a cache file, atomically."""
-    from io import BytesIO
-
     buffer = BytesIO()
     np.savez(buffer, **arrays)
     write_atomically(path, buffer.getvalue())

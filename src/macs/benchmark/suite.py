@@ -51,9 +51,8 @@ ABLATION: dict[str, Entry] = {
 }
 
 #: The paper's guidance scale and far beyond it.
-GAMMAS: dict[str, Entry] = {
-    f"MACS, gamma {gamma:g}": Entry(Macs(gamma=gamma), steps=2) for gamma in (0.5, 1.5, 15.0, 150.0, 1500.0)
-}
+GAMMA_OF = {f"MACS, gamma {gamma:g}": gamma for gamma in (0.5, 1.5, 15.0, 150.0, 1500.0)}
+GAMMAS: dict[str, Entry] = {label: Entry(Macs(gamma=gamma), steps=2) for label, gamma in GAMMA_OF.items()}
 
 SUITES: dict[str, dict[str, Entry]] = {"table": SUITE, "ablation": ABLATION, "gammas": GAMMAS}
 
