@@ -40,6 +40,12 @@ images = 60
 lr = 1e-3
 lr_end = 1e-4
 doublings_to = 3
+[[stage]]
+loss = "cd"
+images = 30
+lr = 1e-3
+lr_end = 1e-4
+doublings_to = 2
 """
 
 WORKER = """
@@ -222,7 +228,7 @@ def test_a_finished_run_can_be_extended(config, tmp_path):
     assert run.done
     more = dataclasses.replace(config, stages=(*config.stages, config.stages[-1]))
     longer = Run(more, images(), tmp_path / "run")
-    assert (longer.stage, longer.step, longer.done) == (2, 0, False)
+    assert (longer.stage, longer.step, longer.done) == (len(config.stages), 0, False)
     other = dataclasses.replace(config.stages[0], lr=0.5)
     with pytest.raises(ConfigError, match="another configuration"):
         Run(dataclasses.replace(more, stages=(other, *more.stages[1:])), images(), tmp_path / "run")
@@ -232,7 +238,7 @@ def test_validation_restores_held_out_images(config, tmp_path):
     heard = []
     run = Run(config, images(), tmp_path / "run", validation=images()[:9])
     train(run, validate_every=1e9, on_validation=heard.append)
-    assert [set(v.psnr) for v in heard] == [{"super-resolution", "inpainting", "deblurring"}] * 2, (
+    assert [set(v.psnr) for v in heard] == [{"super-resolution", "inpainting", "deblurring"}] * len(config.stages), (
         "one at the end of each stage"
     )
     assert heard[0].picture.shape == (7 * 8, 8 * 8)

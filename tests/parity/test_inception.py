@@ -5,7 +5,7 @@ import torch
 from torch import Generator
 from torch_fidelity import feature_extractor_inceptionv3 as theirs
 
-from macs.benchmark.inception import Inception, fold, load_inception
+from macs.benchmark.inception import Inception, accelerated, fold, load_inception
 from macs.errors import ModelError
 
 
@@ -42,6 +42,16 @@ def test_features_are_those_of_torch_fidelity(pair, size):
         expected, got = reference(images)[0], ours(images)
     assert got.shape == (2, 2048)
     assert torch.allclose(got, expected, rtol=1e-4, atol=1e-4 * expected.abs().max().item())
+
+
+@pytest.mark.parametrize(("size", "count"), [(28, 3), (64, 1)])
+def test_the_accelerated_network_is_the_same(pair, size, count):
+    pytest.importorskip("openvino")
+    _, ours, _ = pair
+    images = torch.randint(0, 256, (count, 1, size, size), generator=Generator().manual_seed(size), dtype=torch.uint8)
+    with torch.no_grad():
+        expected, got = ours(images), accelerated(ours)(images)
+    assert torch.allclose(got, expected, rtol=1e-4, atol=1e-5 * expected.abs().max().item())
 
 
 def test_grey_images_are_three_equal_channels(pair):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from macs.benchmark.classifier import released
-from macs.benchmark.inception import load_inception
+from macs.benchmark.inception import accelerated, load_inception
 from macs.errors import DataError, unknown
 from macs.training.checkpoint import write_atomically
 
@@ -62,7 +62,7 @@ class Extractor:
         """The network, loaded when it is first needed."""
         if self._network is None:
             if self.kind == "inception":
-                self._network = load_inception(self.inception)
+                self._network = accelerated(load_inception(self.inception))
             else:
                 classifier = released()
                 self._network = lambda images: classifier.features(images.float() / 255)

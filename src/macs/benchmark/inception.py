@@ -9,7 +9,10 @@ References:
     Heusel et al., 2017; the differences from torchvision's network are those documented by torch-fidelity.
 """
 
+import importlib.util
 import os
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -169,9 +172,11 @@ class Inception(nn.Module):
             channels = block.outputs
 
     def forward(self, images: Tensor) -> Tensor:
-        """The mean over the last 8x8 maps."""
-        x = resized(images.float()).expand(-1, 3, -1, -1)
-        x = ((x - 128) / 128).contiguous(memory_format=torch.channels_last)
+        """The features of images of any size."""
+        return self.pooled(prepared(images).contiguous(memory_format=torch.channels_last))
+
+    def pooled(self, x: Tensor) -> Tensor:
+        """The mean over the last 8x8 maps, of images in [-1, 1) at the network's own size."""
         for name in STEM:
             x = self.get_submodule(name)(x).relu()
             if name in ("Conv2d_2b_3x3", "Conv2d_4a_3x3"):
@@ -179,6 +184,40 @@ class Inception(nn.Module):
         for name in BLOCKS:
             x = self.get_submodule(name)(x)
         return x.mean((2, 3))
+
+
+def prepared(images: Tensor) -> Tensor:
+    """Images as the network wants them: (B, 3, 299, 299), in [-1, 1)."""
+    return (resized(images.float()).expand(-1, 3, -1, -1) - 128) / 128
+
+
+class Pooled(nn.Module):
+    """What of the network is compiled: all but the resizing."""
+
+    def __init__(self, model: Inception) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The features of prepared images."""
+        return self.model.pooled(x)
+
+
+def accelerated(model: Inception) -> Callable[[Tensor], Tensor]:
+    """The same network, in float32 too, in OpenVINO's runtime where that is installed; else as it is.
+
+    The features agree to the last bits of float32 (:mod:`benchmarks.inception` measures both, and how far FID moves).
+    """
+    if importlib.util.find_spec("openvino") is None:
+        return model
+    import openvino
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        graph = openvino.convert_model(Pooled(model), example_input=torch.zeros(2, 3, SIDE, SIDE), input=[-1, 3, SIDE, SIDE])
+    settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": torch.get_num_threads()}
+    compiled = openvino.Core().compile_model(graph, "CPU", settings)
+    return lambda images: torch.from_numpy(compiled(prepared(images).numpy())[0].copy())
 
 
 def resized(x: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from macs.errors import ConfigError, unknown
 from macs.models.build import FAMILIES, ModelConfig
 
 #: The objectives of each family.
-LOSSES = {**dict.fromkeys(FAMILIES, ("edm", "ect")), "controlled": ("recon", "ect"), "blur": ("blur",)}
+LOSSES = {**dict.fromkeys(FAMILIES, ("edm", "ect", "cd")), "controlled": ("recon", "ect"), "blur": ("blur",)}
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,9 @@ def parse_config(values: dict[str, Any]) -> TrainConfig:
     for stage in stages:
         if stage.loss not in LOSSES[model.family]:
             raise unknown("loss", stage.loss, LOSSES[model.family])
+    losses = [stage.loss for stage in stages]
+    if "cd" in losses and "edm" not in losses[: losses.index("cd")]:
+        raise ConfigError('a stage with loss = "cd" distils a denoiser; put a stage with loss = "edm" before it')
     return made(TrainConfig, {**values, "stages": stages, "model": model}, "training setting")
 
 

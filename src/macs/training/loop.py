@@ -69,6 +69,7 @@ class Run:
         self.model.to(self.workers.accelerator.device)
         self.average: Any = copy.deepcopy(self.model).requires_grad_(False)
         self.optimizer = self.new_optimizer()
+        self.compiled, self._teacher = compiled, None
         if compiled:
             self.recipe.compile(self.model)
         if self.workers.first:
@@ -94,6 +95,20 @@ class Run:
     def total_images(self) -> int:
         """The images seen so far, over all stages."""
         return self.config.batch * (self.step + sum(self.config.steps(i) for i in range(self.stage)))
+
+    @property
+    def teacher(self) -> Any:
+        """The network at the end of the last stage of denoising, for a stage that distils it."""
+        if self.config.stages[self.stage].loss != "cd":
+            return None
+        if self._teacher is None:
+            last = max(i for i in range(self.stage) if self.config.stages[i].loss == "edm")
+            tensors, _ = load_checkpoint(self.stage_path(last))
+            self._teacher = copy.deepcopy(self.average)
+            self._teacher.load_state_dict(tensors)
+            if self.compiled:
+                self.recipe.compile(self._teacher)
+        return self._teacher
 
     def new_optimizer(self) -> torch.optim.Optimizer:
         """Adam with a short second moment, for few steps."""
@@ -146,7 +161,7 @@ class Run:
             save_checkpoint(self.stage_path(self.stage), tensors, {"stage": self.stage})
         self.model.load_state_dict(tensors)
         self.optimizer = self.new_optimizer()
-        self.stage, self.step = self.stage + 1, 0
+        self.stage, self.step, self._teacher = self.stage + 1, 0, None
 
 
 def under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -168,7 +183,7 @@ def train_step(run: Run) -> float:
     for group in run.optimizer.param_groups:
         group["lr"] = learning_rate(stage, run.step, steps)
     with run.workers.accelerator.autocast():
-        loss = run.recipe.loss(run.model, batch, stage, run.step / steps)
+        loss = run.recipe.loss(run.model, batch, stage, run.step / steps, run.teacher)
     run.optimizer.zero_grad(set_to_none=True)
     loss.backward()
     run.workers.average_gradients(run.model)

@@ -29,7 +29,7 @@ from macs.problem import Problem, per_image, sq_norm, to_image
 from macs.tasks import ALL_TASKS, SIGMA_Y
 from macs.training.batches import OPERATORS, Batch, draw, draw_images, uniform
 from macs.training.config import Stage, TrainConfig
-from macs.training.loss import ect_loss, edm_loss
+from macs.training.loss import cd_loss, ect_loss, edm_loss
 from macs.training.shake import camera_shake
 from macs.training.validation import Validation, picture, restored, sampled
 
@@ -51,8 +51,8 @@ class Recipe(Protocol):
         """The batch of a step, from images in uint8."""
         ...
 
-    def loss(self, network: Any, batch: Any, stage: Stage, progress: float) -> Tensor:
-        """The loss of a batch at this point of a stage."""
+    def loss(self, network: Any, batch: Any, stage: Stage, progress: float, teacher: Any) -> Tensor:
+        """The loss of a batch at this point of a stage; ``teacher`` is the network of the last stage of denoising, if any."""
         ...
 
     def validate(self, network: Any, images: Tensor, loss: str) -> Validation:
@@ -85,10 +85,13 @@ class Consistency:
             return draw_images(images, step, **common)
         return draw(images, step, nominal=config.nominal, drop=config.drop, **common)
 
-    def loss(self, network: ConsistencyModel, batch: Batch, stage: Stage, progress: float) -> Tensor:
+    def loss(self, network: ConsistencyModel, batch: Batch, stage: Stage, progress: float, teacher: Any) -> Tensor:
         """The stage's objective."""
         if stage.loss == "edm":
             return edm_loss(network, batch.x, batch.condition, batch.t, batch.z).mean()
+        if stage.loss == "cd":
+            k = doublings(stage, progress)
+            return cd_loss(network, teacher, batch.x, batch.condition, batch.t, batch.z, k, stage.huber).mean()
         return tuned(network, batch, stage, progress)
 
     def validate(self, network: ConsistencyModel, images: Tensor, loss: str) -> Validation:
@@ -105,8 +108,13 @@ class Consistency:
 
 def tuned(model: ConsistencyModel, batch: Batch, stage: Stage, progress: float) -> Tensor:
     """The consistency loss at this point of a stage, the pairs of levels getting closer as it goes."""
-    doublings = stage.doublings_from + math.floor(progress * (stage.doublings_to - stage.doublings_from + 1))
-    return ect_loss(model, batch.x, batch.condition, batch.t, batch.z, doublings, stage.huber).mean()
+    k = doublings(stage, progress)
+    return ect_loss(model, batch.x, batch.condition, batch.t, batch.z, k, stage.huber).mean()
+
+
+def doublings(stage: Stage, progress: float) -> int:
+    """How close the pairs of levels are at this point of a stage."""
+    return stage.doublings_from + math.floor(progress * (stage.doublings_to - stage.doublings_from + 1))
 
 
 def karras_levels(n: int, g: Generator, t_min: float, t_max: float) -> Tensor:
@@ -184,7 +192,7 @@ class Control:
         shape = self.blur.kernel_shape((channels, height, width))
         return NonlinearBlur(self.blur, self.blur.config["spread"] * torch.randn(len(x), *shape, generator=g))
 
-    def loss(self, network: Any, batch: Batch, stage: Stage, progress: float) -> Tensor:
+    def loss(self, network: Any, batch: Batch, stage: Stage, progress: float, teacher: Any) -> Tensor:
         """The stage's objective for the backbone with this ControlNet."""
         model = ControlledModel(self.backbone, network)
         if stage.loss == "ect":
@@ -226,7 +234,7 @@ class Blur:
         x, k = to_image(x), torch.randn(len(x), config.model.head_dim, 2, 2, generator=g)
         return x, k, camera_shake(x, k)
 
-    def loss(self, network: Any, batch: tuple[Tensor, Tensor, Tensor], stage: Stage, progress: float) -> Tensor:
+    def loss(self, network: Any, batch: tuple[Tensor, Tensor, Tensor], stage: Stage, progress: float, teacher: Any) -> Tensor:
         """The distance to what the camera saw."""
         x, k, y = batch
         return pseudo_huber(network(x, k), y, stage.huber).mean()
