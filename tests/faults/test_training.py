@@ -259,23 +259,13 @@ def test_bfloat16_trains(config, tmp_path):
 
 
 def test_two_processes_train_as_one(config, tmp_path):
-    """Launched by accelerate over gloo: each takes half of every batch, and the weights are those of one process."""
-    (tmp_path / "worker.py").write_text(WORKER)
-    args = [
-        "-m",
-        "accelerate.commands.launch",
-        "--cpu",
-        "--num_processes",
-        "2",
-        "--num_machines",
-        "1",
-        "--mixed_precision",
-        "no",
-    ]
+    """Launched over gloo: each takes half of every batch, and the weights are those of one process."""
+    (tmp_path / "worker.py").write_text(WORKER + 'print("processes", run.workers.count)\n')
     environment = {**os.environ, "PYTHONPATH": f"{Path.cwd()}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
-    command = [sys.executable, *args, "--dynamo_backend", "no", str(tmp_path / "worker.py"), str(tmp_path)]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", str(tmp_path / "worker.py"), str(tmp_path)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
+    assert done.stdout.count("processes 2") == 2
     together = Run(config, images(), tmp_path / "run")
     assert together.done
     alone = Run(config, images(), tmp_path / "alone")

@@ -124,7 +124,7 @@ def train(
 
     Every so often held-out images are restored: their PSNR is shown, and validation.png in the run's folder shows them.
     Ctrl-C stops after the current step and saves; a second one stops at once. On several processes or GPUs:
-    accelerate launch --num_processes 2 -m macs train ...
+    torchrun --nproc_per_node 2 -m macs train ...
     """
     source = config_path(config)
     keep_memory()
