@@ -262,8 +262,10 @@ def test_two_processes_train_as_one(config, tmp_path):
     """Launched over gloo: each takes half of every batch, and the weights are those of one process."""
     (tmp_path / "worker.py").write_text(WORKER + 'print("processes", run.workers.count)\n')
     environment = {**os.environ, "PYTHONPATH": f"{Path.cwd()}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", str(tmp_path / "worker.py"), str(tmp_path)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
+    done = subprocess.run(
+        [*launch, str(tmp_path / "worker.py"), str(tmp_path)], env=environment, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("processes 2") == 2
     together = Run(config, images(), tmp_path / "run")
