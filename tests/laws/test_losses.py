@@ -5,7 +5,7 @@ import torch
 
 from macs.errors import ConfigError
 from macs.training.config import parse_config
-from macs.training.loss import cd_loss, heun_step
+from macs.training.loss import cd_loss, consistency_distance, heun_step
 from tests.laws.gaussian import T_MIN, prior
 
 DEVIATION = 0.2
@@ -52,6 +52,15 @@ def test_the_consistency_function_is_where_the_distillation_loss_vanishes(batch)
     exact = [loss(KNOWN, doublings) for doublings in (3, 4, 5)]
     assert exact[0] > 4 * exact[1] > 16 * exact[2]
     assert loss(KNOWN.mean, 5) > 50 * exact[2]
+
+
+def test_blacker_than_black_costs_nothing_and_a_wrong_black_is_felt():
+    out = torch.tensor([-1.3, -1.3, 0.2, 1.2]).reshape(4, 1, 1, 1).requires_grad_()
+    target = torch.tensor([-1.0, 0.0, 0.2, 1.0]).reshape(4, 1, 1, 1)
+    loss = consistency_distance(Model(lambda x, y, t: x), out, None, torch.ones(4), target, 0.01)
+    loss.sum().backward()
+    assert torch.equal(loss > 0, torch.tensor([False, True, False, False]))
+    assert torch.equal(out.grad.flatten().sign(), torch.tensor([0.0, -1.0, 0.0, 0.0]))
 
 
 def test_distillation_needs_a_denoiser_before_it():
