@@ -20,7 +20,7 @@ FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".mpo", ".webp", ".bmp", ".tif", ".tiff")
 MAX_BYTES = 64 * 2**20
 MAX_PIXELS = 2**26
-#: Pillow's mode for a number of channels; None keeps grey grey and colour in colour.
+#: Pillow's mode for a number of channels; None is grey where there is no colour, else RGB.
 MODES = {1: "L", 3: "RGB", None: None}
 #: Pillow's modes that hold no colour.
 GREY = ("1", "L", "LA", "La", "I;16", "I;16L", "I;16B", "I;16N")
@@ -51,7 +51,7 @@ def pixels(data: bytes, mode: str | None, max_pixels: int) -> Image.Image:
             raise ImageError(f"an image may have {max_pixels:,} pixels; this one has {width}x{height}; reduce it first")
         image.load()
         upright = ImageOps.exif_transpose(image)
-    mode = mode or ("L" if upright.mode in GREY else "RGB")
+    mode = mode or ("L" if is_grey(upright) else "RGB")
     if upright.mode.startswith("I;16"):
         return Image.fromarray((np.asarray(upright).astype(np.uint16) >> 8).astype(np.uint8)).convert(mode)
     if upright.mode in ("I", "F"):
@@ -59,6 +59,14 @@ def pixels(data: bytes, mode: str | None, max_pixels: int) -> Image.Image:
             f"an image must have 8 or 16 bits per sample; this one has 32 (mode {upright.mode}); save it again as PNG"
         )
     return upright.convert(mode)
+
+
+def is_grey(image: Image.Image) -> bool:
+    """Whether an image holds no colour: by its mode, or because red, green and blue are equal everywhere."""
+    if image.mode in GREY or image.mode.startswith(("I", "F")):
+        return image.mode in GREY
+    red, green, blue = np.moveaxis(np.asarray(image.convert("RGB")), -1, 0)
+    return bool(np.array_equal(red, green) and np.array_equal(green, blue))
 
 
 def to_tensor(image: Image.Image) -> Tensor:

@@ -101,6 +101,16 @@ def test_a_file_keeps_its_colour_where_no_channels_are_asked(mode):
     assert len(decode(as_bytes(image), channels=None)) == (1 if mode in ("1", "L", "LA", "I;16") else 3)
 
 
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "P"])
+def test_a_colour_file_without_colour_is_grey(mode):
+    grey = picture("L")
+    read = decode(as_bytes(grey.convert(mode)), channels=None)
+    assert torch.equal(read, torch.from_numpy(np.array(grey))[None])
+    tinted = np.array(grey.convert("RGB"))
+    tinted[3, 5, 2] ^= 1
+    assert len(decode(as_bytes(Image.fromarray(tinted)), channels=None)) == 3
+
+
 def test_the_first_frame_of_a_phone_picture():
     """MPO: two JPEG pictures in one file."""
     file = io.BytesIO()
