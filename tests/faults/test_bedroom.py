@@ -17,7 +17,7 @@ from macs import lsun
 from macs.cli import app
 from macs.data import training_images
 from macs.errors import ConfigError, DataError, MeasurementError, ModelError
-from macs.lpips import LAYERS, Lpips
+from macs.lpips import Lpips
 from macs.models import convert, manifest, store
 from macs.models.build import ModelConfig, build
 from macs.models.nonlinear_blur import BlurNetwork
@@ -25,6 +25,7 @@ from macs.training.config import parse_config
 from macs.training.loop import Run, train
 from macs.training.recipes import Blur, Control
 from tests.laws.conftest import measure
+from tests.lpips import random_weights
 
 TINY = {"image_shape": (3, 16, 16), "channels": (8, 16), "layers": 1, "groups": 4, "head_dim": 8, "patch": 2}
 STAGE = {"images": 24, "lr": 1e-3, "lr_end": 1e-4}
@@ -375,10 +376,7 @@ def test_runs_begun_before_the_flips_go_on(tmp_path):
 
 
 def test_lpips_weights_are_checked(tmp_path):
-    g = torch.Generator().manual_seed(0)
-    weights = {f"conv{i}.weight": 0.05 * torch.randn(o, b, k, k, generator=g) for i, (o, b, k, *_) in enumerate(LAYERS)}
-    weights |= {f"conv{i}.bias": torch.zeros(layer[0]) for i, layer in enumerate(LAYERS)}
-    weights |= {f"lin{i}.weight": torch.rand(1, layer[0], 1, 1, generator=g) for i, layer in enumerate(LAYERS)}
+    weights, g = random_weights(), torch.Generator().manual_seed(0)
     save_file(weights, tmp_path / "w.safetensors")
     lpips, x = Lpips(tmp_path / "w.safetensors"), 2 * torch.rand(2, 3, 64, 64, generator=g) - 1
     assert not lpips(x, x).any()

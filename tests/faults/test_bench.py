@@ -1,34 +1,40 @@
 """A benchmark that is killed goes on, repeats itself, refuses a folder of something else, and calls no other distance FID."""
 
 import json
+import shutil
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from macs.benchmark import run as bench_run
 from macs.benchmark.features import Extractor, to_bytes
 from macs.benchmark.paired import AGAINST, differences
 from macs.benchmark.paper import NFE, TASKS, published
+from macs.benchmark.perceptual import find_lpips
 from macs.benchmark.report import write_report
 from macs.benchmark.run import METRICS, Bench, missing_jobs, read_rows, run
 from macs.benchmark.suite import SUITE, chosen
 from macs.cli import app
-from macs.errors import ConfigError, DataError
+from macs.errors import ConfigError, DataError, MacsWarning
 from macs.metrics import psnr, ssim
+from tests.lpips import random_weights
 
 
-@pytest.fixture
-def test_set(monkeypatch):
+@pytest.fixture(scope="module")
+def test_set():
     """A test set of ten images that come with the package, four times over with small changes."""
     import macs
 
     x = macs.examples("fashion-mnist")
     images = to_bytes(torch.cat([x.roll(k, -1) for k in range(4)]))
-    monkeypatch.setattr("macs.benchmark.run.fashion_mnist", lambda split: images)
-    monkeypatch.setattr("macs.benchmark.report.fashion_mnist", lambda split: images)
-    monkeypatch.setattr("macs.benchmark.run.CHUNK", 16)
-    return images
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("macs.benchmark.run.fashion_mnist", lambda split: images)
+        patch.setattr("macs.benchmark.report.fashion_mnist", lambda split: images)
+        patch.setattr("macs.benchmark.run.CHUNK", 16)
+        patch.delenv("MACS_LPIPS", raising=False)
+        yield images
 
 
 def a_bench(folder, labels=("Multistep", "DDIM", "MACS-D"), tasks=("inpainting",), **options):
@@ -41,11 +47,19 @@ def without_times(rows):
     return [{key: value for key, value in row.items() if key != "seconds_per_image"} for row in rows]
 
 
-@pytest.fixture
-def finished(test_set, tmp_path):
-    bench = a_bench(tmp_path / "bench")
+@pytest.fixture(scope="module")
+def once(test_set, tmp_path_factory):
+    """A finished run, which nobody writes to."""
+    bench = a_bench(tmp_path_factory.mktemp("once") / "bench")
     run(bench, lambda row: None)
     return bench
+
+
+@pytest.fixture
+def finished(once, tmp_path):
+    """A finished run of one's own."""
+    shutil.copytree(once.out, tmp_path / "bench")
+    return a_bench(tmp_path / "bench")
 
 
 def test_rows_say_what_they_are(finished, test_set):
@@ -56,7 +70,8 @@ def test_rows_say_what_they_are(finished, test_set):
         assert row["images"] == 40
         assert row["features"] == "classifier"
         assert row["levels"][0] == 80
-        assert all(row[f"{m}_lo"] <= row[m] <= row[f"{m}_hi"] for m in METRICS)
+        assert "lpips" not in row, "no weights were given"
+        assert all(row[f"{m}_lo"] <= row[m] <= row[f"{m}_hi"] for m in METRICS if m != "lpips")
 
 
 def test_a_row_is_what_the_images_say(finished, test_set):
@@ -152,13 +167,61 @@ def test_the_report(finished):
 
 
 def test_differences_outlive_the_cache(finished):
-    import shutil
-
     write_report(finished)
     before = (finished.out / "paired.jsonl").read_bytes()
     shutil.rmtree(finished.cache)
     write_report(finished)
     assert (finished.out / "paired.jsonl").read_bytes() == before
+
+
+@pytest.fixture
+def weights(tmp_path):
+    save_file(random_weights(), tmp_path / "lpips.safetensors")
+    return str(tmp_path / "lpips.safetensors")
+
+
+def restored_images(bench, label):
+    parts = sorted((bench.cache / "restored" / f"fashion-mnist--inpainting--{label}").glob("*.npz"))
+    return torch.cat([torch.from_numpy(bench_run.read_npz(p)["x"]) for p in parts])
+
+
+def test_lpips_is_added_to_finished_rows(finished, test_set, weights, monkeypatch):
+    """No network of a sampler runs again, nothing else changes, and the numbers are those of the images in the cache."""
+    before = read_rows(finished.rows_path)
+    monkeypatch.setattr("macs.benchmark.run.restore_chunk", None)
+    told = []
+    run(a_bench(finished.out, lpips=weights), told.append)
+    rows = read_rows(finished.rows_path)
+    assert told == rows
+    for old, row in zip(before, rows, strict=True):
+        each = find_lpips(weights)(restored_images(finished, row["sampler"]), test_set.float() / 255)
+        assert row["lpips"] == pytest.approx(each.double().mean().item(), rel=1e-9)
+        assert row["lpips_lo"] < row["lpips"] < row["lpips_hi"]
+        assert {k: v for k, v in row.items() if not k.startswith("lpips")} == old
+    run(a_bench(finished.out, lpips=weights), lambda row: pytest.fail("it was there"))
+
+
+def test_lpips_of_new_rows_is_that_of_rows_completed_later(finished, weights, tmp_path):
+    new = a_bench(tmp_path / "new", labels=("DDIM",), lpips=weights)
+    run(new, lambda row: None)
+    run(a_bench(finished.out, lpips=weights), lambda row: None)
+    assert without_times(read_rows(new.rows_path)) == without_times(read_rows(finished.rows_path)[1:2])
+
+
+def test_rows_whose_images_are_gone_stay_without_lpips(finished, weights):
+    next((finished.cache / "restored" / "fashion-mnist--inpainting--DDIM").glob("*.npz")).unlink()
+    with pytest.warns(MacsWarning, match=r"1 rows stay without LPIPS \(DDIM\).*another --out"):
+        run(a_bench(finished.out, lpips=weights), lambda row: None)
+    assert ["lpips" in row for row in read_rows(finished.rows_path)] == [True, False, True]
+    write_report(finished)
+    text = (finished.out / "report.md").read_text()
+    assert "LPIPS is version 0.1 on AlexNet" in text
+    line = next(line for line in text.splitlines() if line.startswith("| DDIM |"))
+    assert line.count("|") == next(line for line in text.splitlines() if "ms/image" in line).count("|")
+    found = {(d.sampler, d.against, d.metric): d for d in differences(finished, read_rows(finished.rows_path))}
+    d = found["MACS-D", "Multistep", "lpips"]
+    assert d.verdict == ("open" if d.lo <= 0 <= d.hi else "ahead" if d.value < 0 else "behind"), "less is better"
+    assert ("MACS-D", "DDIM", "lpips") not in found
 
 
 def test_features_are_cached_by_content(tmp_path):
@@ -186,6 +249,7 @@ def test_features_are_cached_by_content(tmp_path):
         (["fashion-mnist", "--features", "vgg"], "unknown kind of features 'vgg'"),
         (["fashion-mnist", "--model", "none"], "unknown model 'none'"),
         (["fashion-mnist", "--inception", "none.safetensors"], "none.safetensors cannot be read"),
+        (["fashion-mnist", "--lpips", "none.safetensors"], "none.safetensors is no readable file of LPIPS weights"),
     ],
     ids=str,
 )

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from macs.benchmark.intervals import interval
-from macs.benchmark.run import METRICS, Bench, images_path, read_npz
+from macs.benchmark.run import Bench, images_path, read_npz
 
 #: What each sampler is compared with, by the number of calls.
 AGAINST = {
@@ -15,8 +15,9 @@ AGAINST = {
     3: ("Multistep, 3 calls", "DDIM, 3 calls", "MACS, 3 calls"),
     4: ("Multistep, 4 calls", "DDIM, 4 calls", "MACS, 4 calls"),
 }
-#: Metrics of which less is better.
-LESS = ("fid", "kid")
+#: The metrics that are compared, and those of which less is better.
+COMPARED = ("psnr", "ssim", "fid", "kid", "lpips")
+LESS = ("fid", "kid", "lpips")
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,9 @@ def differences(bench: Bench, rows: Iterable[dict[str, Any]]) -> list[Difference
             mine, theirs = (read_npz(images_path(bench.cache, model, task, name)) for name in (label, other))
             if mine is None or theirs is None:
                 continue
-            for metric in METRICS[:4]:
-                value = row[metric] - table[model, task, other][metric]
+            beside = table[model, task, other]
+            for metric in (m for m in COMPARED if all(m in known for known in (row, beside, mine, theirs))):
+                value = row[metric] - beside[metric]
                 low, high = interval(torch.from_numpy(mine[metric] - theirs[metric]), value, bench.seed)
                 out.append(Difference(model, task, label, other, metric, value, low, high))
     return out

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from macs.benchmark.features import Extractor
 from macs.benchmark.intervals import interval
+from macs.benchmark.perceptual import Perceptual, find_lpips
 from macs.benchmark.suite import Entry
 from macs.data import fashion_mnist
 from macs.demo import measured
@@ -33,8 +34,8 @@ from macs.training.checkpoint import locked, write_atomically
 
 CHUNK = 500
 FORMAT = 1
-#: Metrics of a row, in the order of the paper; each has ``_lo`` and ``_hi``.
-METRICS = ("psnr", "ssim", "fid", "kid", "chi2", "residue")
+#: Metrics of a row, those of the paper first; each has ``_lo`` and ``_hi``. LPIPS is there where its weights were given.
+METRICS = ("psnr", "ssim", "fid", "kid", "lpips", "chi2", "residue")
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class Bench:
     seed: int = 0
     features: str = "inception"
     inception: str | None = None
+    lpips: str | None = None
 
     def __post_init__(self) -> None:
         if self.images < 10:
@@ -105,9 +107,9 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         raise DataError(f"{path} is damaged ({error}); delete the line, and its row is computed again") from error
 
 
-def append_row(path: Path, row: dict[str, Any]) -> None:
-    """Add a finished row; it has reached the disk when this returns."""
-    write_atomically(path, b"".join(json.dumps(r).encode() + b"\n" for r in [*read_rows(path), row]))
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+    """All finished rows; they have reached the disk when this returns."""
+    write_atomically(path, b"".join(json.dumps(row).encode() + b"\n" for row in rows))
 
 
 @dataclass(frozen=True)
@@ -144,9 +146,8 @@ def restored(
     entry = bench.entries[job[2]]
     solver = Solver(model, entry.sampler, steps=entry.steps or 2, levels=entry.levels)
     parts = []
-    for first in range(0, len(y), CHUNK):
+    for first, path in chunks(bench, job, len(y)).items():
         last = min(first + CHUNK, len(y))
-        path = bench.cache / "restored" / slug(*job) / f"{first:06d}.npz"
         part = read_npz(path)
         if part is None:
             part = restore_chunk(solver, y[first:last], physics, range(first, last), bench.seed)
@@ -157,6 +158,12 @@ def restored(
     seconds = float(sum(p["seconds"] for p in parts)) / len(y)
     levels = np.mean([p["levels"] for p in parts], axis=0).tolist()
     return Restored(gathered["x"], gathered["chi2"], gathered["residue"], seconds, int(parts[0]["nfe"]), levels)
+
+
+def chunks(bench: Bench, job: tuple[str, str, str], images: int) -> dict[int, Path]:
+    """Where the restored images of a row are cached, by the first image of each chunk."""
+    folder = bench.cache / "restored" / slug(*job)
+    return {first: folder / f"{first:06d}.npz" for first in range(0, images, CHUNK)}
 
 
 def images_path(cache: Path, *job: str) -> Path:
@@ -186,7 +193,12 @@ def write_npz(path: Path, arrays: dict[str, Any]) -> None:
 
 
 def contributions(
-    out: Restored, x: Tensor, extractor: Extractor, reference: Reference, on_images: Callable[[int], None]
+    out: Restored,
+    x: Tensor,
+    extractor: Extractor,
+    reference: Reference,
+    lpips: Perceptual | None,
+    on_images: Callable[[int], None],
 ) -> tuple[dict[str, float], dict[str, Tensor]]:
     """Every metric of a row, and what each image contributed to it, (N,)."""
     features = extractor(out.images, on_images)
@@ -195,17 +207,28 @@ def contributions(
         "psnr": psnr(out.images, x), "ssim": ssim(out.images, x), "fid": fid.influence, "kid": 1000 * kid.influence,
         "chi2": out.chi2, "residue": out.residue,
     }  # fmt: skip
+    if lpips is not None:
+        each["lpips"] = lpips(out.images, x)
     each = {name: values.double() for name, values in each.items()}
-    values = {name: each[name].mean().item() for name in ("psnr", "ssim", "chi2", "residue")}
-    return values | {"fid": fid.value, "kid": 1000 * kid.value}, each
+    means = {name: values.mean().item() for name, values in each.items()}
+    return means | {"fid": fid.value, "kid": 1000 * kid.value}, each
+
+
+def with_interval(metric: str, value: float, each: Tensor, seed: int) -> dict[str, float]:
+    """A metric as a row has it, with the ends of its interval."""
+    low, high = interval(each, value, seed)
+    return {metric: value, f"{metric}_lo": low, f"{metric}_hi": high}
 
 
 def run(bench: Bench, on_row: Callable[[dict[str, Any]], None], on_images: Callable[[int], None] = lambda n: None) -> None:
-    """Compute every row that is not there yet."""
+    """Compute every row that is not there yet, and the LPIPS of those that are there without it."""
     with locked(bench.out):
         check_folder(bench)
-        for row in fresh_rows(bench, on_images):
-            append_row(bench.rows_path, row)
+        lpips = find_lpips(bench.lpips)
+        if lpips is not None:
+            add_lpips(bench, lpips, on_row)
+        for row in fresh_rows(bench, lpips, on_images):
+            write_rows(bench.rows_path, [*read_rows(bench.rows_path), row])
             on_row(row)
 
 
@@ -215,12 +238,45 @@ def missing_jobs(bench: Bench) -> list[tuple[str, str, str]]:
     return [job for job in bench.jobs() if job not in done]
 
 
-def fresh_rows(bench: Bench, on_images: Callable[[int], None]) -> Iterator[dict[str, Any]]:
+def true_images(bench: Bench) -> Tensor:
+    """What is measured and restored, in [0, 1], (N, C, H, W)."""
+    return fashion_mnist("test")[: bench.images].float() / 255
+
+
+def add_lpips(bench: Bench, lpips: Perceptual, on_row: Callable[[dict[str, Any]], None]) -> None:
+    """LPIPS for finished rows that lack it, from the restored images in the cache; a row without images is left alone."""
+    rows, gone = read_rows(bench.rows_path), []
+    if all("lpips" in row for row in rows):
+        return
+    x = true_images(bench)
+    for i, row in enumerate(rows):
+        job = (row["model"], row["task"], row["sampler"])
+        parts = [read_npz(path) for path in chunks(bench, job, len(x)).values()] if "lpips" not in row else []
+        known = [part["x"] for part in parts if part is not None]
+        if len(known) < len(parts):
+            gone.append(row["sampler"])
+        elif known:
+            each = lpips(torch.from_numpy(np.concatenate(known)), x).double()
+            rows[i] = row | with_interval("lpips", each.mean().item(), each, bench.seed)
+            path = images_path(bench.cache, *job)
+            write_npz(path, {**(read_npz(path) or {}), "lpips": each.numpy()})
+            write_rows(bench.rows_path, rows)
+            on_row(rows[i])
+    if gone:
+        warnings.warn(
+            f"{len(gone)} rows stay without LPIPS ({', '.join(dict.fromkeys(gone))}): their images are no longer in the cache; "
+            "run them anew with another --out",
+            MacsWarning,
+            2,
+        )
+
+
+def fresh_rows(bench: Bench, lpips: Perceptual | None, on_images: Callable[[int], None]) -> Iterator[dict[str, Any]]:
     """The rows of the missing jobs, one after another."""
     jobs = missing_jobs(bench)
     if not jobs:
         return
-    x = fashion_mnist("test")[: bench.images].float() / 255
+    x = true_images(bench)
     extractor = Extractor(bench.features, bench.cache, bench.inception)
     reference = Reference(extractor(x))
     measurements: dict[str, tuple[Tensor, Any]] = {}
@@ -232,7 +288,7 @@ def fresh_rows(bench: Bench, on_images: Callable[[int], None]) -> Iterator[dict[
         if name not in models:
             models[name] = load(name)
         out = restored(bench, job, models[name], *measurements[task], on_images)
-        values, each = contributions(out, x, extractor, reference, on_images)
+        values, each = contributions(out, x, extractor, reference, lpips, on_images)
         write_npz(images_path(bench.cache, *job), {key: v.numpy() for key, v in each.items()})
         row = {
             "model": name, "task": task, "sampler": label, "settings": repr(bench.entries[label].sampler),
@@ -240,6 +296,6 @@ def fresh_rows(bench: Bench, on_images: Callable[[int], None]) -> Iterator[dict[
             "features": bench.features, "seconds_per_image": round(out.seconds, 6),
         }  # fmt: skip
         for metric in METRICS:
-            low, high = interval(each[metric], values[metric], bench.seed)
-            row |= {metric: values[metric], f"{metric}_lo": low, f"{metric}_hi": high}
+            if metric in values:
+                row |= with_interval(metric, values[metric], each[metric], bench.seed)
         yield row

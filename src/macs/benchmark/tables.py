@@ -2,7 +2,7 @@
 
 import base64
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -11,29 +11,43 @@ from macs import __version__
 from macs.benchmark.features import NAMES
 from macs.benchmark.paired import Difference
 from macs.benchmark.paper import NFE, TASKS, published
+from macs.benchmark.perceptual import SIDE
 
 Row = dict[str, Any]
 #: Digits of each metric in tables.
-DIGITS = {"psnr": 2, "ssim": 3, "fid": 2, "kid": 2, "chi2": 2, "residue": 3}
+DIGITS = {"psnr": 2, "ssim": 3, "fid": 2, "kid": 2, "lpips": 3, "chi2": 2, "residue": 3}
 
 
 def number(row: Row, metric: str) -> str:
-    """A value and the half-width of its interval."""
+    """A value and the half-width of its interval; nothing where the row has none."""
+    if metric not in row:
+        return ""
     digits = DIGITS[metric]
     return f"{row[metric]:.{digits}f} ± {(row[f'{metric}_hi'] - row[f'{metric}_lo']) / 2:.{digits}f}"
 
 
-def heads(rows: Sequence[Row]) -> list[str]:
-    """The columns' names; a distance on the classifier's features is not called FID."""
+def quality(rows: Sequence[Row]) -> dict[str, str]:
+    """The metrics of these rows and their names; a distance on the classifier's features is not called FID."""
     fid, kid = NAMES[rows[0]["features"]]
-    return ["sampler", "levels", "NFE", "PSNR", "SSIM", fid, kid, "chi2", "ms/image"]
+    names = {"psnr": "PSNR", "ssim": "SSIM", "fid": fid, "kid": kid}
+    return names | {"lpips": "LPIPS"} if any("lpips" in row for row in rows) else names
 
 
-def cells(row: Row) -> list[str]:
+def table(rows: Sequence[Row], task: str) -> tuple[list[str], list[list[str]]]:
+    """The heads and lines of a task's table, the paper's numbers last."""
+    metrics = quality(rows)
+    heads = ["sampler", "levels", "NFE", *metrics.values(), "chi2", "ms/image"]
+    body = [cells(row, metrics) for row in rows]
+    if rows[0]["features"] == "inception":
+        body += [line + [""] * (len(heads) - len(line)) for line in paper_rows(task)]
+    return heads, body
+
+
+def cells(row: Row, metrics: Iterable[str]) -> list[str]:
     """A row of a table."""
     levels = ", ".join(f"{t:.3g}" for t in row["levels"]) if len(row["levels"]) <= 4 else f"{len(row['levels'])} levels"
-    metrics = [number(row, m) for m in ("psnr", "ssim", "fid", "kid", "chi2")]
-    return [row["sampler"], levels, str(row["nfe"]), *metrics, f"{1000 * row['seconds_per_image']:.1f}"]
+    values = [number(row, m) for m in (*metrics, "chi2")]
+    return [row["sampler"], levels, str(row["nfe"]), *values, f"{1000 * row['seconds_per_image']:.1f}"]
 
 
 def grouped(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
@@ -47,11 +61,16 @@ def grouped(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
 def preamble(rows: Sequence[Row]) -> str:
     """What a reader must know before a number."""
     row = rows[0]
+    lpips = (
+        f"LPIPS is version 0.1 on AlexNet; images of less than {SIDE} pixels, the true ones too, are first enlarged bilinearly "
+        "by the least whole factor that brings them there. "
+    )
     return (
         f"{row['images']:,} test images, seed {row['seed']}, sigma_y 0.05 on [-1, 1], {row['features']} features, "
         "reference: the true images of the same set, rounded to 8 bits as the restored ones are. All samplers of a task share "
         "measurements and start noise. Plus-minus is half of a 95 % bootstrap interval over images; NFE is counted. "
         "A Frechet distance falls as the number of images grows: compare it at equal numbers only. "
+        f"{lpips if 'lpips' in quality(rows) else ''}"
         f"macs {__version__} on {platform.machine()}; times are of one run on a shared machine, to be compared with each other."
     )
 
@@ -67,13 +86,13 @@ def paper_rows(task: str) -> list[list[str]]:
     out = []
     for method, nfe in NFE.items():
         p, s, f, k = published(method, task)
-        out.append([f"*paper: {method}*", "", str(nfe), f"{p:.2f}", f"{s:.3f}", f"{f:.2f}", f"{k:.1f}", "", ""])
+        out.append([f"*paper: {method}*", "", str(nfe), f"{p:.2f}", f"{s:.3f}", f"{f:.2f}", f"{k:.1f}"])
     return out
 
 
 def pairs_table(found: Sequence[Difference], model: str, task: str) -> str:
     """What MACS-D and MACS have on the others."""
-    names = {"psnr": "PSNR", "ssim": "SSIM", "fid": "Frechet", "kid": "kernel x 10^3"}
+    names = {"psnr": "PSNR", "ssim": "SSIM", "fid": "Frechet", "kid": "kernel x 10^3", "lpips": "LPIPS"}
     body = [
         [d.sampler, d.against, names[d.metric], f"{d.value:+.3f}", f"{d.lo:+.3f} to {d.hi:+.3f}", d.verdict]
         for d in found
@@ -86,10 +105,7 @@ def report_markdown(rows: Sequence[Row], found: Sequence[Difference], figures: S
     """The report."""
     parts = ["# Fashion-MNIST benchmark", preamble(rows)]
     for (model, task), group in grouped(rows).items():
-        body = [cells(row) for row in group]
-        if group[0]["features"] == "inception":
-            body += paper_rows(task)
-        parts += [f"## {model}: {task}", markdown_table(heads(group), body)]
+        parts += [f"## {model}: {task}", markdown_table(*table(group, task))]
         pairs = pairs_table(found, model, task)
         if pairs:
             parts += ["Differences on the same images:", pairs]
@@ -108,10 +124,7 @@ def report_html(rows: Sequence[Row], figures: Sequence[Path]) -> str:
     """The tables and figures in one file that needs no other."""
     parts = [f"<h1>Fashion-MNIST benchmark</h1><p>{escape(preamble(rows))}</p>"]
     for (model, task), group in grouped(rows).items():
-        body = [cells(row) for row in group]
-        if group[0]["features"] == "inception":
-            body += paper_rows(task)
-        parts.append(f"<h2>{escape(model)}: {escape(task)}</h2>{html_table(heads(group), body)}")
+        parts.append(f"<h2>{escape(model)}: {escape(task)}</h2>{html_table(*table(group, task))}")
     for path in figures:
         source = base64.b64encode(path.read_bytes()).decode()
         parts.append(f'<figure><img alt="{escape(path.stem)}" src="data:image/png;base64,{source}"></figure>')
@@ -134,21 +147,29 @@ LATEX_ROWS = {
 def latex(rows: Sequence[Row], model: str) -> str:
     """The layout of Table II for one model; the paper's numbers below ours, in italics."""
     by = {(row["task"], row["sampler"]): row for row in rows if row["model"] == model}
-    fid, kid = NAMES[rows[0]["features"]]
-    kid = kid.replace("x 10^3", r"$\times 10^3$")
+    metrics = quality(rows)
+    names = " & ".join(metrics.values()).replace("x 10^3", r"$\times 10^3$")
     lines = [
-        r"\begin{tabular}{lc" + "cccc" * len(TASKS) + "}", r"\hline",
-        "& " + "".join(rf"& \multicolumn{{4}}{{c}}{{{task.capitalize()}}} " for task in TASKS) + r"\\",
-        "Method & NFE " + f"& PSNR & SSIM & {fid} & {kid} " * len(TASKS) + r"\\", r"\hline",
+        r"\begin{tabular}{lc" + "c" * len(metrics) * len(TASKS) + "}", r"\hline",
+        "& " + "".join(rf"& \multicolumn{{{len(metrics)}}}{{c}}{{{task.capitalize()}}} " for task in TASKS) + r"\\",
+        "Method & NFE " + f"& {names} " * len(TASKS) + r"\\", r"\hline",
     ]  # fmt: skip
     for label, method in LATEX_ROWS.items():
         here = [by.get((task, label)) for task in TASKS]
         known = [row for row in here if row is not None]
         if not known:
             continue
-        values = (f"{row[m]:.{DIGITS[m]}f}" if row else "--" for row in here for m in ("psnr", "ssim", "fid", "kid"))
+        values = (f"{row[m]:.{DIGITS[m]}f}" if row and m in row else "--" for row in here for m in metrics)
         lines.append(f"{label} & {known[0]['nfe']} & {' & '.join(values)} " + r"\\")
         if method is not None and rows[0]["features"] == "inception":
-            printed = (rf"\textit{{{v:g}}}" for task in TASKS for v in published(method, task))
-            lines.append(rf"\textit{{{method}, paper}} & \textit{{{NFE[method]}}} & {' & '.join(printed)} \\")
+            lines.append(rf"\textit{{{method}, paper}} & \textit{{{NFE[method]}}} & {printed(method, len(metrics))} \\")
     return "\n".join([*lines, r"\hline", r"\end{tabular}"]) + "\n"
+
+
+def printed(method: str, columns: int) -> str:
+    """The paper's numbers of a method for all tasks, in italics, in so many columns each."""
+    out = []
+    for task in TASKS:
+        numbers = [rf"\textit{{{v:g}}}" for v in published(method, task)]
+        out += numbers + ["--"] * (columns - len(numbers))
+    return " & ".join(out)

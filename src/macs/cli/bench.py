@@ -32,6 +32,7 @@ def bench(
     seed: Annotated[int, typer.Option(help="The seed of all noise.")] = 0,
     features: Annotated[str, typer.Option(help="inception (FID, KID) or classifier (FD-FMNIST).")] = "inception",
     inception: Annotated[Path | None, typer.Option(help="Inception's weights; else $MACS_INCEPTION, else a download.")] = None,
+    lpips: Annotated[Path | None, typer.Option(help="LPIPS weights; else $MACS_LPIPS, else no LPIPS.")] = None,
     out: Annotated[Path, typer.Option(help="The folder of the results; a run in it goes on.")] = Path("bench"),
     report: Annotated[bool, typer.Option("--report", help="Only write tables and figures of what is there.")] = False,
 ) -> None:
@@ -51,7 +52,7 @@ def bench(
             raise unknown("task", name, TASKS)
     job = Bench(
         out, tuple(listed(model) or ()), tuple(listed(tasks) or TASKS), chosen(listed(samplers), suite), images, seed, features,
-        None if inception is None else str(inception),
+        None if inception is None else str(inception), None if lpips is None else str(lpips),
     )  # fmt: skip
     if not report:
         followed(job)
@@ -66,7 +67,8 @@ def followed(job: Any) -> None:
     from macs.benchmark.features import NAMES
     from macs.benchmark.run import missing_jobs, run
 
-    left = len(missing_jobs(job))
+    missing = missing_jobs(job)
+    left = len(missing)
     fid, kid = NAMES.get(job.features, ("", ""))
     text = TextColumn("row {task.fields[row]}/{task.fields[rows]}")
     with Progress(text, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=Console(stderr=True)) as bar:
@@ -75,11 +77,12 @@ def followed(job: Any) -> None:
 
         def on_row(row: dict[str, Any]) -> None:
             nonlocal done
-            done += 1
+            done += (row["model"], row["task"], row["sampler"]) in missing
             bar.update(task, completed=2 * done * job.images, row=min(done + 1, left))
+            lpips = f"  LPIPS {row['lpips']:.3f}" if "lpips" in row else ""
             bar.console.print(
                 f"{row['model']}  {row['task']}  {row['sampler']}  NFE {row['nfe']}  PSNR {row['psnr']:.2f}  "
-                f"SSIM {row['ssim']:.3f}  {fid} {row['fid']:.2f}  {kid} {row['kid']:.2f}  chi2 {row['chi2']:.2f}",
+                f"SSIM {row['ssim']:.3f}  {fid} {row['fid']:.2f}  {kid} {row['kid']:.2f}{lpips}  chi2 {row['chi2']:.2f}",
                 highlight=False,
                 soft_wrap=True,
             )

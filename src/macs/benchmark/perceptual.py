@@ -1,0 +1,51 @@
+"""LPIPS of sets of images, where its weights are given.
+
+Grey images are shown as three equal channels. AlexNet sees nothing below 64 pixels, so smaller images, and the true ones with
+them, are first enlarged, bilinearly, by the least whole factor that brings them there.
+"""
+
+import math
+import os
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from macs.lpips import Lpips
+from macs.metrics import check_pair
+
+#: The side below which images are enlarged.
+SIDE = 64
+BATCH = 50
+
+Perceptual = Callable[[Tensor, Tensor], Tensor]
+
+
+def find_lpips(path: str | None) -> Perceptual | None:
+    """The distance with weights from ``path``, else ``$MACS_LPIPS``; None where neither is given."""
+    source = path or os.environ.get("MACS_LPIPS")
+    if not source:
+        return None
+    network = Lpips(source)
+    return lambda x, truth: perceptual(network, x, truth)
+
+
+def perceptual(network: Lpips, x: Tensor, truth: Tensor) -> Tensor:
+    """LPIPS of each image in [0, 1] to its truth, (N,)."""
+    check_pair(x, truth)
+    with torch.no_grad():
+        pairs = zip(x.split(BATCH), truth.split(BATCH), strict=True)
+        return torch.cat([network(prepared(a), prepared(b)) for a, b in pairs])
+
+
+def enlargement(side: int) -> int:
+    """The factor by which images of this side are enlarged."""
+    return max(1, math.ceil(SIDE / side))
+
+
+def prepared(x: Tensor) -> Tensor:
+    """Images in [0, 1] as the network wants them: three channels, large enough, in [-1, 1]."""
+    factor = enlargement(min(x.shape[-2:]))
+    colour = 2 * x.expand(-1, 3, -1, -1) - 1
+    return colour if factor == 1 else interpolate(colour, scale_factor=factor, mode="bilinear", align_corners=False)
