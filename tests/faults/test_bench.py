@@ -37,10 +37,9 @@ def test_set():
         yield images
 
 
-def a_bench(folder, labels=("Multistep", "DDIM", "MACS-D"), tasks=("inpainting",), **options):
-    return Bench(
-        folder, ("fashion-mnist",), tasks, chosen(labels), images=options.pop("images", 40), features="classifier", **options
-    )
+def a_bench(folder, labels=("Multistep", "DDIM", "MACS-D"), tasks=("inpainting",), suite="table", images=40, **options):
+    entries = chosen(labels, suite)
+    return Bench(folder, ("fashion-mnist",), tasks, entries, images=images, features="classifier", **options)
 
 
 def without_times(rows):
@@ -265,3 +264,18 @@ def test_the_suite_holds_what_the_paper_compares():
     assert set(NFE) <= set(SUITE)
     assert all(name in SUITE for names in AGAINST.values() for name in names)
     assert published("MACS", TASKS[0]) == (18.97, 0.557, 19.85, 12.1)
+
+
+def test_the_second_level_is_swept(test_set, tmp_path):
+    """Two calls at (80, s) each, by the sampler that the label names; the figure draws both samplers."""
+    bench = a_bench(tmp_path / "bench", labels=("Multistep, s 0.8", "Multistep, s 8", "MACS-D, s 0.8"), suite="levels")
+    run(bench, lambda row: None)
+    rows = read_rows(bench.rows_path)
+    assert [row["levels"] for row in rows] == [[80, 0.8], [80, 8], [80, 0.8]]
+    assert [row["nfe"] for row in rows] == [2, 2, 2]
+    assert [row["settings"].split("(")[0] for row in rows] == ["Multistep", "Multistep", "MacsD"]
+    assert len({row["psnr"] for row in rows}) == 3
+    write_report(bench)
+    assert (bench.out / "level-fashion-mnist.png").stat().st_size > 10_000
+    assert "level-fashion-mnist.png" in (bench.out / "report.md").read_text()
+    assert not (bench.out / "gamma-fashion-mnist.png").exists()

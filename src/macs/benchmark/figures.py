@@ -8,20 +8,23 @@ from pathlib import Path
 from typing import Any
 
 from macs.benchmark.features import NAMES
+from macs.benchmark.suite import Sweep
 
 Row = dict[str, Any]
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 MARKERS = "osD^vP*X<>hp"
+STYLES = ("-", "--", ":", "-.")
 
 
-def canvas(columns: int, width: float = 3.6, height: float = 3.2) -> Any:
-    """A row of axes that draw into files only."""
+def canvas(columns: int, width: float = 3.6, height: float = 3.2, rows: int = 1) -> Any:
+    """Axes, a row of them or several, that draw into files only."""
     import matplotlib
 
     matplotlib.use("agg")
     from matplotlib import pyplot as plt
 
-    return plt.subplots(1, columns, figsize=(width * columns, height), dpi=150, squeeze=False, layout="constrained")
+    size = (width * columns, height * rows)
+    return plt.subplots(rows, columns, figsize=size, dpi=150, squeeze=False, layout="constrained")
 
 
 def finish(figure: Any, path: Path) -> Path:
@@ -73,16 +76,20 @@ def half(row: Row, metric: str) -> float:
     return (row[f"{metric}_hi"] - row[f"{metric}_lo"]) / 2
 
 
+#: The samplers that are drawn at several numbers of calls.
+FAMILIES = ("Multistep", "DDIM", "MACS", "MACS-D")
+
+
 def residue(rows: Sequence[Row], path: Path) -> Path:
     """The paper's residue curves: the misfit of the result against the number of calls, for each family of samplers."""
     tasks = tasks_of(rows)
     figure, axes = canvas(len(tasks))
     for axis, task in zip(axes[0], tasks, strict=True):
-        for i, family in enumerate(("Multistep", "DDIM", "MACS", "MACS-D")):
+        for i, family in enumerate(FAMILIES):
             points = sorted((r["nfe"], r["residue"]) for r in rows if r["task"] == task and member(r["sampler"], family))
             if points:
                 calls, values = zip(*points, strict=True)
-                axis.plot(calls, values, marker=MARKERS[i], color=COLOURS[i], label=family, linestyle=("-", "--", ":", "-")[i])
+                axis.plot(calls, values, marker=MARKERS[i], color=COLOURS[i], label=family, linestyle=STYLES[i])
         axis.set(title=task, xlabel="network calls", xticks=(1, 2, 3, 4))
         axis.grid(alpha=0.3)
     axes[0, 0].set_ylabel(r"$\|y - A\hat x\| / \|y\|$")
@@ -95,18 +102,30 @@ def member(label: str, family: str) -> bool:
     return label in (family, "one step") or label in (f"{family}, 3 calls", f"{family}, 4 calls")
 
 
-def sweep(rows: Sequence[Row], values: dict[str, float], name: str, path: Path) -> Path:
-    """PSNR and the Frechet distance against a parameter, given as the value of each label."""
+def sweep(rows: Sequence[Row], place: Sweep, name: str, path: Path) -> Path:
+    """PSNR and the Frechet distance of each task against a parameter, a line for each sampler; ``place`` says what is where."""
     metrics = {"psnr": "PSNR in dB", "fid": NAMES[rows[0]["features"]][0]}
-    figure, axes = canvas(len(metrics), 4.4)
-    for axis, (metric, title) in zip(axes[0], metrics.items(), strict=True):
-        for i, task in enumerate(tasks_of(rows)):
-            points = sorted((values[r["sampler"]], r[metric], half(r, metric)) for r in rows if r["task"] == task)
-            at, value, error = zip(*points, strict=True)
-            axis.errorbar(at, value, yerr=error, marker=MARKERS[i], color=COLOURS[i], label=task, capsize=2)
-        axis.set(xlabel=name, ylabel=title, xscale="log")
-        axis.grid(alpha=0.3)
-    axes[0, 0].legend(fontsize=8)
+    tasks, lines = tasks_of(rows), list(dict.fromkeys(place[row["sampler"]][0] for row in rows))
+    ticks = sorted({place[row["sampler"]][1] for row in rows})
+    figure, axes = canvas(len(tasks), 3.6, 2.8, rows=len(metrics))
+    for i, (metric, title) in enumerate(metrics.items()):
+        for axis, task in zip(axes[i], tasks, strict=True):
+            for k, line in enumerate(lines):
+                mine = [r for r in rows if r["task"] == task and place[r["sampler"]][0] == line]
+                points = sorted((place[r["sampler"]][1], r[metric], half(r, metric)) for r in mine)
+                at, value, error = zip(*points, strict=True) if points else ((), (), ())
+                style = {"marker": MARKERS[k], "color": COLOURS[k], "linestyle": STYLES[k]}
+                axis.errorbar(at, value, yerr=error, label=line, capsize=2, **style)
+            axis.set_xscale("log")
+            axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+            axis.set_xticks([], minor=True)
+            axis.grid(alpha=0.3)
+        axes[i, 0].set_ylabel(title)
+    for k, task in enumerate(tasks):
+        axes[0, k].set_title(task)
+        axes[-1, k].set_xlabel(name)
+    if len(lines) > 1:
+        axes[0, -1].legend(fontsize=8)
     return finish(figure, path)
 
 

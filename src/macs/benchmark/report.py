@@ -7,7 +7,7 @@ from typing import Any
 from macs.benchmark import figures
 from macs.benchmark.paired import Difference, as_lines, differences
 from macs.benchmark.run import Bench, read_npz, read_rows, slug
-from macs.benchmark.suite import GAMMA_OF
+from macs.benchmark.suite import GAMMA_OF, LEVEL_OF, Sweep
 from macs.benchmark.tables import latex, report_html, report_markdown
 from macs.data import fashion_mnist
 from macs.demo import enlarged, measured
@@ -15,6 +15,12 @@ from macs.training.checkpoint import write_atomically
 
 #: The columns of the visual comparison, where they were run.
 SHOWN = ("DPM-Solver", "Heun", "Euler", "DDIM", "Multistep", "MACS", "MACS-D", "MACS-D, 3 calls")
+
+#: The figures of a parameter: their axis, and the rows they are of.
+SWEEPS: dict[str, tuple[str, Sweep]] = {
+    "gamma": ("gamma", {"MACS": ("MACS", 0.15), **GAMMA_OF}),
+    "level": ("second level s", LEVEL_OF),
+}
 
 
 def write_report(bench: Bench) -> Path:
@@ -50,11 +56,12 @@ def draw(bench: Bench, rows: list[dict[str, Any]]) -> list[Path]:
         mine = [row for row in rows if row["model"] == model]
         name = slug(model)
         out.append(figures.plane(mine, bench.out / f"plane-{name}.png"))
-        out.append(figures.residue(mine, bench.out / f"residue-{name}.png"))
-        gammas = {"MACS": 0.15, **GAMMA_OF}
-        swept = [row for row in mine if row["sampler"] in gammas]
-        if len({row["sampler"] for row in swept}) > 2:
-            out.append(figures.sweep(swept, gammas, "gamma", bench.out / f"gamma-{name}.png"))
+        if any(figures.member(row["sampler"], family) for row in mine for family in figures.FAMILIES):
+            out.append(figures.residue(mine, bench.out / f"residue-{name}.png"))
+        for parameter, (axis, place) in SWEEPS.items():
+            swept = [row for row in mine if row["sampler"] in place]
+            if len({row["sampler"] for row in swept}) > 2:
+                out.append(figures.sweep(swept, place, axis, bench.out / f"{parameter}-{name}.png"))
         columns = shown(bench, mine, model)
         if len(columns) > 2:
             out.append(figures.comparison(columns, bench.out / f"comparison-{name}.png"))

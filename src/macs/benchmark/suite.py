@@ -50,11 +50,19 @@ ABLATION: dict[str, Entry] = {
     "Multistep": Entry(Multistep(), levels=GRID),
 }
 
-#: The paper's guidance scale and far beyond it.
-GAMMA_OF = {f"MACS, gamma {gamma:g}": gamma for gamma in (0.5, 1.5, 15.0, 150.0, 1500.0)}
-GAMMAS: dict[str, Entry] = {label: Entry(Macs(gamma=gamma), steps=2) for label, gamma in GAMMA_OF.items()}
+#: A sweep: for each label the line it belongs to, and its place on that line.
+Sweep = dict[str, tuple[str, float]]
 
-SUITES: dict[str, dict[str, Entry]] = {"table": SUITE, "ablation": ABLATION, "gammas": GAMMAS}
+#: The paper's guidance scale and far beyond it.
+GAMMA_OF: Sweep = {f"MACS, gamma {gamma:g}": ("MACS", gamma) for gamma in (0.5, 1.5, 15.0, 150.0, 1500.0)}
+GAMMAS: dict[str, Entry] = {label: Entry(Macs(gamma=gamma), steps=2) for label, (_, gamma) in GAMMA_OF.items()}
+
+#: The second of two levels, from one at which little is left to invent to one at which nearly all is.
+SWEPT: dict[str, Sampler] = {"Multistep": Multistep(), "MACS-D": MacsD()}
+LEVEL_OF: Sweep = {f"{name}, s {s:g}": (name, s) for name in SWEPT for s in (0.4, 0.8, 1.6, 2.8, 4.4, 8.0, 16.0)}
+LEVELS: dict[str, Entry] = {label: Entry(SWEPT[name], levels=(T_MAX, s)) for label, (name, s) in LEVEL_OF.items()}
+
+SUITES: dict[str, dict[str, Entry]] = {"table": SUITE, "ablation": ABLATION, "gammas": GAMMAS, "levels": LEVELS}
 
 
 def chosen(names: Iterable[str] | None, suite: str = "table") -> dict[str, Entry]:

@@ -27,7 +27,7 @@ def bench(
     tasks: Annotated[str | None, typer.Option(help="Tasks, separated by semicolons; all by default.")] = None,
     samplers: Annotated[str | None, typer.Option(help="Labels of rows, separated by semicolons; all by default.")] = None,
     model: Annotated[str, typer.Option(help="Models or model files, separated by semicolons.")] = "fashion-mnist",
-    suite: Annotated[str, typer.Option(help="table, ablation or gammas.")] = "table",
+    suite: Annotated[str, typer.Option(help="table, ablation, gammas or levels.")] = "table",
     images: Annotated[int, typer.Option(min=10, max=10_000, help="The first so many test images.")] = 10_000,
     seed: Annotated[int, typer.Option(help="The seed of all noise.")] = 0,
     features: Annotated[str, typer.Option(help="inception (FID, KID) or classifier (FD-FMNIST).")] = "inception",
