@@ -120,26 +120,32 @@ def training_images(source: Path | None, shape: tuple[int, int, int], take: slic
 
 def split_images(source: Path | None, shape: tuple[int, int, int], take: slice = slice(0, None)) -> tuple[Tensor, Tensor]:
     """Images to train on, and those left out for validation: 5,000 of Fashion-MNIST, else a twentieth, at most 64."""
-    names, held = (FILES["train"], FILES["train"] + ".gz"), None
-    if source is None or any((source / name).is_file() for name in names):
-        images, held = fashion_mnist("train", source), VALIDATION
-    elif is_lmdb(source):
-        images, take = read_lmdb(source, shape[-1], take), slice(0, None)
-    elif source.is_dir():
-        images = read_folder(source, shape[-1], shape[0])
-    elif is_array(source):
-        images = read_array(source)
+    if source is None or any((source / name).is_file() for name in (FILES["train"], FILES["train"] + ".gz")):
+        images, held = fitting(fashion_mnist("train", source), shape, take, source), VALIDATION
     else:
-        images = read_any_idx(source)
+        images = read_images(source, shape, take)
+        held = min(64, len(images) // 20)
+    return images[: len(images) - held], images[len(images) - held :]
+
+
+def read_images(source: Path, shape: tuple[int, int, int], take: slice = slice(0, None)) -> Tensor:
+    """Images of a folder, an LSUN database, an array or an IDX file as uint8, (N, C, H, W), in the ``shape`` of a model."""
+    if is_lmdb(source):
+        return fitting(read_lmdb(source, shape[-1], take), shape, slice(0, None), source)
+    if source.is_dir():
+        return fitting(read_folder(source, shape[-1], shape[0]), shape, take, source)
+    return fitting(read_array(source) if is_array(source) else read_any_idx(source), shape, take, source)
+
+
+def fitting(images: Tensor, shape: tuple[int, int, int], take: slice, source: Path | None) -> Tensor:
+    """The rows that are asked for, or a sentence on why there are none of this shape."""
     if tuple(images.shape[1:]) != tuple(shape):
         raise DataError(
             f"this model is trained on images of {shape}; these are {tuple(images.shape[1:])}; give a folder of images"
         )
     if not len(images[take]):
         raise DataError(f"{source} has {len(images)} images; none are in rows {take.start}:{take.stop}; ask for others")
-    images = images[take]
-    first = len(images) - (min(64, len(images) // 20) if held is None else held)
-    return images[:first], images[first:]
+    return images[take]
 
 
 def examples(name: str) -> Tensor:

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from typing import Any
 
 import torch
+from deepinv.physics import Inpainting
 from torch import Tensor
 
 from macs.data import examples
@@ -18,7 +20,7 @@ from macs.models.store import load
 from macs.noise import Noise
 from macs.solver import Solver
 from macs.steps import Addim, Ddim, DpmSolver, Euler, Heun, Macs, MacsD, Multistep, Sampler
-from macs.tasks import TASKS, task
+from macs.tasks import TASKS, NoisyHole, task
 from macs.training.checkpoint import write_atomically
 
 #: What the demonstration runs: a label, a sampler, its steps.
@@ -57,9 +59,15 @@ def enlarged(y: Tensor, size: int) -> Tensor:
 def measured(x: Tensor, name: str, seed: int) -> tuple[Tensor, torch.nn.Module]:
     """A task and its measurement of images, with noise from this seed alone."""
     physics = task(name, image_shape=(x.shape[1], x.shape[2], x.shape[3]))
+    return noisy(x, physics, seed), physics
+
+
+def noisy(x: Tensor, physics: Any, seed: int, first: int = 0) -> Tensor:
+    """What a physics measures of images, with noise from this seed alone; ``first`` is the number of the first image."""
     clean = physics.A(x)
-    noise = Noise(seed, range(len(x)), draw=99).like(clean) * physics.noise_model.sigma
-    return (clean + noise) * (physics.mask if name == "inpainting" else 1), physics
+    noise = Noise(seed, range(first, first + len(x)), draw=99).like(clean) * physics.noise_model.sigma
+    masked = isinstance(physics, Inpainting) and not isinstance(physics, NoisyHole)
+    return (clean + noise) * (physics.mask if masked else 1)
 
 
 def rows(seed: int = 0) -> Iterator[Row]:

@@ -332,7 +332,7 @@ def joined(traces: Sequence[tuple[Trace | None, int]]) -> Trace:
     for name in ("residual", "chi2", "lam", "s_eff", "inflation"):
         columns = [[row[:k] for row in t[name]] for t, k in rows]
         getattr(out, name).extend(torch.cat(row) for row in zip(*columns, strict=True))
-    if isinstance(out.levels[-1], Tensor):
+    if out.levels and isinstance(out.levels[-1], Tensor):
         out.levels[-1] = torch.cat([torch.as_tensor(t.levels[-1])[:k] for t, k in rows])
     for name in ("final_residual", "final_chi2"):
         setattr(out, name, torch.cat([t[name][:k] for t, k in rows]))

@@ -246,8 +246,8 @@ def nonlinear_deblurring(
         raise ConfigError(f"images must be at least 1; got {images}; 1 is one kernel for all images")
     if network is None and tuple(shape) != (3, 64, 64):
         raise ConfigError(
-            f"nonlinear-deblurring of {tuple(shape)} images needs a blur network; pass network=..., such as the folder that "
-            "macs models convert makes of GOPRO_wVAE.pth (sides that are multiples of 128)"
+            f"nonlinear-deblurring of {tuple(shape)} images needs a blur network; pass network=... (macs bench: --blur), the "
+            "folder that macs models convert makes of GOPRO_wVAE.pth for one (sides that are multiples of 128)"
         )
     blur = network if isinstance(network, BlurNetwork) else load_blur("blur64" if network is None else network)
     return NonlinearBlur(blur, draw_kernels(blur, shape, seed, images), noise_model=noise(sigma_y))

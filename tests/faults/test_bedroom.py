@@ -384,3 +384,18 @@ def test_lpips_weights_are_checked(tmp_path):
     save_file({k: v for k, v in weights.items() if k != "lin3.weight"}, tmp_path / "w.safetensors")
     with pytest.raises(ModelError, match="has no 'lin3.weight' of shape"):
         Lpips(tmp_path / "w.safetensors")
+
+
+def test_shape_and_digest_of_a_model_without_its_network(folder, backbone):
+    """A folder's digest is that of every file in it."""
+    assert store.image_shape(folder) == store.image_shape(backbone) == (3, 16, 16)
+    before = store.model_digest(folder)
+    assert store.model_digest(folder) == before
+    rewrite(folder / "scheduler" / "scheduler_config.json", sigma_max=50.0)
+    assert store.model_digest(folder) != before
+    rewrite(folder / "unet" / "config.json", sample_size=None)
+    with pytest.raises(ModelError, match="images into images of a known size"):
+        store.image_shape(folder)
+    (folder / "empty").mkdir()
+    with pytest.raises(ModelError, match="holds no network in safetensors form"):
+        store.model_digest(folder / "empty")

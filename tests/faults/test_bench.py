@@ -8,14 +8,16 @@ import torch
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-from macs.benchmark import run as bench_run
+from macs.benchmark.bench import Bench
+from macs.benchmark.dataset import DATASETS
 from macs.benchmark.features import Extractor, to_bytes
+from macs.benchmark.folder import read_npz, read_rows
 from macs.benchmark.paired import AGAINST, differences
-from macs.benchmark.paper import NFE, TASKS, published
+from macs.benchmark.paper import NFE, TABLE_I, TABLE_II, TABLE_III
 from macs.benchmark.perceptual import find_lpips
 from macs.benchmark.report import write_report
-from macs.benchmark.run import METRICS, Bench, missing_jobs, read_rows, run
-from macs.benchmark.suite import SUITE, chosen
+from macs.benchmark.run import METRICS, missing_jobs, restore_chunk, run
+from macs.benchmark.suite import chosen
 from macs.cli import app
 from macs.errors import ConfigError, DataError, MacsWarning
 from macs.metrics import psnr, ssim
@@ -30,15 +32,14 @@ def test_set():
     x = macs.examples("fashion-mnist")
     images = to_bytes(torch.cat([x.roll(k, -1) for k in range(4)]))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("macs.benchmark.run.fashion_mnist", lambda split: images)
-        patch.setattr("macs.benchmark.report.fashion_mnist", lambda split: images)
-        patch.setattr("macs.benchmark.run.CHUNK", 16)
+        patch.setattr("macs.benchmark.dataset.fashion_mnist", lambda split, root: images)
+        patch.setattr("macs.benchmark.bench.AT_ONCE", 16 * 784)
         patch.delenv("MACS_LPIPS", raising=False)
         yield images
 
 
 def a_bench(folder, labels=("Multistep", "DDIM", "MACS-D"), tasks=("inpainting",), suite="table", images=40, **options):
-    entries = chosen(labels, suite)
+    entries = chosen(DATASETS["fashion-mnist"].suite(suite), labels)
     return Bench(folder, ("fashion-mnist",), tasks, entries, images=images, features="classifier", **options)
 
 
@@ -73,12 +74,15 @@ def test_rows_say_what_they_are(finished, test_set):
         assert all(row[f"{m}_lo"] <= row[m] <= row[f"{m}_hi"] for m in METRICS if m != "lpips")
 
 
+def restored_images(bench, label):
+    parts = sorted((bench.cache / "restored" / f"fashion-mnist--inpainting--{label}").glob("*.npz"))
+    return torch.cat([torch.from_numpy(read_npz(p)["x"]) for p in parts])
+
+
 def test_a_row_is_what_the_images_say(finished, test_set):
     """PSNR and SSIM once more from the restored images in the cache."""
-    row = read_rows(finished.rows_path)[0]
-    parts = sorted((finished.cache / "restored" / "fashion-mnist--inpainting--Multistep").glob("*.npz"))
-    x = torch.cat([torch.from_numpy(bench_run.read_npz(p)["x"]) for p in parts])
-    truth = test_set.float() / 255
+    row, truth = read_rows(finished.rows_path)[0], test_set.float() / 255
+    x = restored_images(finished, "Multistep")
     assert row["psnr"] == pytest.approx(psnr(x, truth).mean().item(), rel=1e-6)
     assert row["ssim"] == pytest.approx(ssim(x, truth).double().mean().item(), rel=1e-6)
 
@@ -87,14 +91,13 @@ def test_a_killed_run_goes_on_where_it_was(finished, test_set, tmp_path, monkeyp
     """Killed in the middle of a row: the finished row and the finished chunks are not computed again, and nothing differs."""
     bench = a_bench(tmp_path / "other")
     calls = 0
-    restore = bench_run.restore_chunk
 
     def until_killed(*args):
         nonlocal calls
         calls += 1
         if calls == 6:
             raise KeyboardInterrupt
-        return restore(*args)
+        return restore_chunk(*args)
 
     monkeypatch.setattr("macs.benchmark.run.restore_chunk", until_killed)
     with pytest.raises(KeyboardInterrupt):
@@ -150,6 +153,11 @@ def test_pairs_are_compared_image_by_image(finished):
     assert ("Multistep", "Multistep", "psnr") not in found
 
 
+def test_a_report_of_nothing_is_one_sentence(tmp_path):
+    with pytest.raises(ConfigError, match="holds no finished row to report of; run it without --report first"):
+        write_report(a_bench(tmp_path))
+
+
 def test_the_report(finished):
     page = write_report(finished)
     text = (finished.out / "report.md").read_text()
@@ -158,7 +166,7 @@ def test_the_report(finished):
     html = page.read_text()
     assert "data:image/png;base64," in html
     assert "http" not in html
-    assert r"\begin{tabular}" in (finished.out / "table-fashion-mnist.tex").read_text()
+    assert r"\begin{tabular}" in (finished.out / "table-II-fashion-mnist.tex").read_text()
     lines = [json.loads(line) for line in (finished.out / "paired.jsonl").read_text().splitlines()]
     assert {line["verdict"] for line in lines} <= {"ahead", "behind", "open"}
     for name in ("plane", "residue", "comparison"):
@@ -177,11 +185,6 @@ def test_differences_outlive_the_cache(finished):
 def weights(tmp_path):
     save_file(random_weights(), tmp_path / "lpips.safetensors")
     return str(tmp_path / "lpips.safetensors")
-
-
-def restored_images(bench, label):
-    parts = sorted((bench.cache / "restored" / f"fashion-mnist--inpainting--{label}").glob("*.npz"))
-    return torch.cat([torch.from_numpy(bench_run.read_npz(p)["x"]) for p in parts])
 
 
 def test_lpips_is_added_to_finished_rows(finished, test_set, weights, monkeypatch):
@@ -244,7 +247,7 @@ def test_features_are_cached_by_content(tmp_path):
         (["lsun"], "unknown dataset 'lsun'"),
         (["fashion-mnist", "--tasks", "deblur"], "unknown task 'deblur'"),
         (["fashion-mnist", "--samplers", "MACS-E"], "unknown sampler 'MACS-E'"),
-        (["fashion-mnist", "--suite", "tables"], "unknown suite 'tables'"),
+        (["fashion-mnist", "--suite", "tables"], "unknown suite of Fashion-MNIST 'tables'"),
         (["fashion-mnist", "--features", "vgg"], "unknown kind of features 'vgg'"),
         (["fashion-mnist", "--model", "none"], "unknown model 'none'"),
         (["fashion-mnist", "--inception", "none.safetensors"], "none.safetensors cannot be read"),
@@ -260,10 +263,22 @@ def test_bad_input_is_one_line(options, sentence, test_set, tmp_path):
     assert not (tmp_path / "bench" / "rows.jsonl").exists()
 
 
-def test_the_suite_holds_what_the_paper_compares():
-    assert set(NFE) <= set(SUITE)
-    assert all(name in SUITE for names in AGAINST.values() for name in names)
-    assert published("MACS", TASKS[0]) == (18.97, 0.557, 19.85, 12.1)
+@pytest.mark.parametrize("name", DATASETS)
+def test_the_suite_holds_what_the_paper_compares(name):
+    suite = DATASETS[name].suite("table")
+    assert set(NFE) <= set(suite)
+    assert {label for labels in AGAINST.values() for label in labels} <= {*suite, "measurement"}
+    assert {task for table in DATASETS[name].tables for task in table.tasks} == set(DATASETS[name].tasks)
+
+
+def test_the_papers_numbers():
+    assert TABLE_I.published("Multistep", "deblurring") == (24.41, 0.700, 41.57, 8.61)
+    assert TABLE_II.published("MACS", "super-resolution") == (18.97, 0.557, 19.85, 12.1)
+    assert TABLE_III.published("Heun", "nonlinear-deblurring") == (22.47, 0.563, 56.05, 13.4)
+    for table in (TABLE_I, TABLE_II, TABLE_III):
+        assert set(table.methods) == set(NFE)
+        assert set(table.gamma) == set(table.tasks)
+        assert all(len(numbers) == len(table.tasks) for numbers in table.methods.values())
 
 
 def test_the_second_level_is_swept(test_set, tmp_path):

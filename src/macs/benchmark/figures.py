@@ -3,12 +3,13 @@
 Colours are Okabe and Ito's, which colour-blind readers can tell apart; every series has its own marker as well.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from macs.benchmark.features import NAMES
-from macs.benchmark.suite import Sweep
 
 Row = dict[str, Any]
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
@@ -43,6 +44,7 @@ def tasks_of(rows: Sequence[Row]) -> list[str]:
 
 def plane(rows: Sequence[Row], path: Path) -> Path:
     """PSNR against the Frechet distance, a point for each sampler: up and left is better."""
+    rows = [row for row in rows if row["nfe"] > 0] or rows
     tasks = tasks_of(rows)
     figure, axes = canvas(len(tasks), 4.2, 3.8)
     labels = list(dict.fromkeys(row["sampler"] for row in rows))
@@ -102,17 +104,17 @@ def member(label: str, family: str) -> bool:
     return label in (family, "one step") or label in (f"{family}, 3 calls", f"{family}, 4 calls")
 
 
-def sweep(rows: Sequence[Row], place: Sweep, name: str, path: Path) -> Path:
-    """PSNR and the Frechet distance of each task against a parameter, a line for each sampler; ``place`` says what is where."""
+def sweep(rows: Sequence[Row], place: Callable[[Row], tuple[str, float]], name: str, path: Path) -> Path:
+    """PSNR and the Frechet distance of each task against a parameter; ``place`` gives a row's line and place on it."""
     metrics = {"psnr": "PSNR in dB", "fid": NAMES[rows[0]["features"]][0]}
-    tasks, lines = tasks_of(rows), list(dict.fromkeys(place[row["sampler"]][0] for row in rows))
-    ticks = sorted({place[row["sampler"]][1] for row in rows})
+    tasks, lines = tasks_of(rows), list(dict.fromkeys(place(row)[0] for row in rows))
+    ticks = sorted({place(row)[1] for row in rows})
     figure, axes = canvas(len(tasks), 3.6, 2.8, rows=len(metrics))
     for i, (metric, title) in enumerate(metrics.items()):
         for axis, task in zip(axes[i], tasks, strict=True):
             for k, line in enumerate(lines):
-                mine = [r for r in rows if r["task"] == task and place[r["sampler"]][0] == line]
-                points = sorted((place[r["sampler"]][1], r[metric], half(r, metric)) for r in mine)
+                mine = [r for r in rows if r["task"] == task and place(r)[0] == line]
+                points = sorted((place(r)[1], r[metric], half(r, metric)) for r in mine)
                 at, value, error = zip(*points, strict=True) if points else ((), (), ())
                 style = {"marker": MARKERS[k], "color": COLOURS[k], "linestyle": STYLES[k]}
                 axis.errorbar(at, value, yerr=error, label=line, capsize=2, **style)
@@ -132,7 +134,7 @@ def sweep(rows: Sequence[Row], place: Sweep, name: str, path: Path) -> Path:
 def comparison(columns: dict[str, dict[str, Any]], path: Path) -> Path:
     """Images in a grid: a row for each image of each task, a column for truth, measurement and each sampler.
 
-    ``columns`` maps a label to images, (K, 1, H, W), by task.
+    ``columns`` maps a label to images, (K, C, H, W), grey or in colour, by task.
     """
     tasks = list(next(iter(columns.values())))
     each = len(next(iter(columns.values()))[tasks[0]])
@@ -142,14 +144,15 @@ def comparison(columns: dict[str, dict[str, Any]], path: Path) -> Path:
     from matplotlib import pyplot as plt
 
     rows = each * len(tasks)
-    figure, axes = plt.subplots(
-        rows, len(columns), figsize=(1.05 * len(columns) + 0.3, 1.05 * rows + 0.5), dpi=150, squeeze=False, layout="constrained"
-    )
+    cell = 1.05 if next(iter(columns.values()))[tasks[0]].shape[1] == 1 else 1.5
+    size = (cell * len(columns) + 0.3, cell * rows + 0.5)
+    figure, axes = plt.subplots(rows, len(columns), figsize=size, dpi=150, squeeze=False, layout="constrained")
     for j, (label, images) in enumerate(columns.items()):
         for i, task in enumerate(tasks):
             for k in range(each):
                 axis = axes[i * each + k, j]
-                axis.imshow(images[task][k][0], cmap="gray", vmin=0, vmax=1)
+                image = np.asarray(images[task][k]).transpose(1, 2, 0)
+                axis.imshow(image, cmap="gray", vmin=0, vmax=1)
                 axis.set(xticks=[], yticks=[])
                 if j == 0 and k == 0:
                     axis.set_ylabel(task, fontsize=9)

@@ -6,14 +6,17 @@ from typing import Any
 
 import torch
 
+from macs.benchmark.bench import Bench
+from macs.benchmark.folder import images_path, read_npz
 from macs.benchmark.intervals import interval
-from macs.benchmark.run import Bench, images_path, read_npz
+from macs.benchmark.suite import INPUT
 
 #: What each sampler is compared with, by the number of calls.
 AGAINST = {
-    2: ("Multistep", "DDIM", "MACS"),
-    3: ("Multistep, 3 calls", "DDIM, 3 calls", "MACS, 3 calls"),
-    4: ("Multistep, 4 calls", "DDIM, 4 calls", "MACS, 4 calls"),
+    1: (INPUT,),
+    2: ("Multistep", "DDIM", "MACS", INPUT),
+    3: ("Multistep, 3 calls", "DDIM, 3 calls", "MACS, 3 calls", INPUT),
+    4: ("Multistep, 4 calls", "DDIM, 4 calls", "MACS, 4 calls", INPUT),
 }
 #: The metrics that are compared, and those of which less is better.
 COMPARED = ("psnr", "ssim", "fid", "kid", "lpips")

@@ -1,42 +1,56 @@
 """Everything that is written about finished rows: paired differences, tables, figures, the page."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from macs.benchmark import figures
+from macs.benchmark.bench import Bench
+from macs.benchmark.folder import chunks, read_npz, read_rows, slug
 from macs.benchmark.paired import Difference, as_lines, differences
-from macs.benchmark.run import Bench, read_npz, read_rows, slug
-from macs.benchmark.suite import GAMMA_OF, LEVEL_OF, Sweep
+from macs.benchmark.suite import GAMMA_OF, LEVEL_OF
 from macs.benchmark.tables import latex, report_html, report_markdown
-from macs.data import fashion_mnist
-from macs.demo import enlarged, measured
+from macs.demo import enlarged
+from macs.errors import ConfigError
 from macs.training.checkpoint import write_atomically
 
+Row = dict[str, Any]
 #: The columns of the visual comparison, where they were run.
 SHOWN = ("DPM-Solver", "Heun", "Euler", "DDIM", "Multistep", "MACS", "MACS-D", "MACS-D, 3 calls")
 
-#: The figures of a parameter: their axis, and the rows they are of.
-SWEEPS: dict[str, tuple[str, Sweep]] = {
-    "gamma": ("gamma", {"MACS": ("MACS", 0.15), **GAMMA_OF}),
-    "level": ("second level s", LEVEL_OF),
-}
-
 
 def write_report(bench: Bench) -> Path:
-    """Write ``paired.jsonl``, figures, ``table-MODEL.tex``, ``report.md`` and ``report.html``; the path of the last."""
+    """Write ``paired.jsonl``, figures, ``table-NUMBER-MODEL.tex``, ``report.md`` and ``report.html``; the path of the last.
+
+    The paper's numbers stand beside ours where the images are of the size of the paper's, and the distances are FID and KID.
+    """
     rows = read_rows(bench.rows_path)
+    if not rows:
+        raise ConfigError(f"{bench.out} holds no finished row to report of; run it without --report first")
     found = paired(bench, rows)
     drawn = draw(bench, rows)
-    for model in dict.fromkeys(row["model"] for row in rows):
-        write_atomically(bench.out / f"table-{slug(model)}.tex", latex(rows, model).encode())
-    write_atomically(bench.out / "report.md", report_markdown(rows, found, drawn).encode())
+    side = bench.pixels.shape[-1]
+    paper = [table for table in bench.about.tables if table.side == side and rows[0]["features"] == "inception"]
+    for model in models_of(rows):
+        for layout in bench.about.tables:
+            mine = [row for row in rows if row["model"] == model and row["task"] in layout.tasks]
+            if mine:
+                path = bench.out / f"table-{layout.number}-{slug(model)}.tex"
+                write_atomically(path, latex(mine, layout, layout in paper).encode())
+    title = f"{bench.about.title} at {side} pixels"
+    write_atomically(bench.out / "report.md", report_markdown(title, rows, paper, found, drawn).encode())
     page = bench.out / "report.html"
-    write_atomically(page, report_html(rows, drawn).encode())
+    write_atomically(page, report_html(title, rows, paper, drawn).encode())
     return page
 
 
-def paired(bench: Bench, rows: list[dict[str, Any]]) -> list[Difference]:
+def models_of(rows: list[Row]) -> list[str]:
+    """The models in order of appearance."""
+    return list(dict.fromkeys(row["model"] for row in rows))
+
+
+def paired(bench: Bench, rows: list[Row]) -> list[Difference]:
     """The differences, from the images' contributions; those of rows whose contributions are gone are kept as they were."""
     path = bench.out / "paired.jsonl"
     fresh = {(d.model, d.task, d.sampler, d.against, d.metric): d for d in differences(bench, rows)}
@@ -49,17 +63,17 @@ def paired(bench: Bench, rows: list[dict[str, Any]]) -> list[Difference]:
     return found
 
 
-def draw(bench: Bench, rows: list[dict[str, Any]]) -> list[Path]:
+def draw(bench: Bench, rows: list[Row]) -> list[Path]:
     """The figures that the rows allow, for each model."""
     out = []
-    for model in dict.fromkeys(row["model"] for row in rows):
+    for model in models_of(rows):
         mine = [row for row in rows if row["model"] == model]
         name = slug(model)
         out.append(figures.plane(mine, bench.out / f"plane-{name}.png"))
         if any(figures.member(row["sampler"], family) for row in mine for family in figures.FAMILIES):
             out.append(figures.residue(mine, bench.out / f"residue-{name}.png"))
-        for parameter, (axis, place) in SWEEPS.items():
-            swept = [row for row in mine if row["sampler"] in place]
+        for parameter, (axis, place) in sweeps(bench).items():
+            swept = [row for row in mine if place(row) is not None]
             if len({row["sampler"] for row in swept}) > 2:
                 out.append(figures.sweep(swept, place, axis, bench.out / f"{parameter}-{name}.png"))
         columns = shown(bench, mine, model)
@@ -68,14 +82,36 @@ def draw(bench: Bench, rows: list[dict[str, Any]]) -> list[Path]:
     return out
 
 
-def shown(bench: Bench, rows: list[dict[str, Any]], model: str, each: int = 2) -> dict[str, dict[str, Any]]:
+def sweeps(bench: Bench) -> dict[str, tuple[str, Callable[[Row], Any]]]:
+    """The figures of a parameter: the name of its axis, and the line and place of a row, or None."""
+
+    def gamma(row: Row) -> tuple[str, float] | None:
+        return ("MACS", bench.about.gamma[row["task"]]) if row["sampler"] == "MACS" else GAMMA_OF.get(row["sampler"])
+
+    return {"gamma": ("gamma", gamma), "level": ("second level s", lambda row: LEVEL_OF.get(row["sampler"]))}
+
+
+def shown(bench: Bench, rows: list[Row], model: str, each: int = 2) -> dict[str, dict[str, Any]]:
     """The first images of every column that was restored here."""
     tasks = list(dict.fromkeys(row["task"] for row in rows))
-    x = fashion_mnist("test")[:each].float() / 255
-    columns: dict[str, dict[str, Any]] = {"truth": dict.fromkeys(tasks, x)}
-    columns["measurement"] = {task: enlarged(measured(x, task, bench.seed)[0], x.shape[-1]) for task in tasks}
+    columns: dict[str, dict[str, Any]] = {"truth": dict.fromkeys(tasks, bench.truth[:each])}
+    side = bench.pixels.shape[-1]
+    columns["measurement"] = {task: enlarged(bench.measured(task).part(0, each)[0], side) for task in tasks}
     for label in SHOWN:
-        parts = {task: read_npz(bench.cache / "restored" / slug(model, task, label) / "000000.npz") for task in tasks}
+        parts = {task: first_images(bench, (model, task, label), each) for task in tasks}
         if all(part is not None for part in parts.values()):
-            columns[label] = {task: part["x"][:each] for task, part in parts.items() if part is not None}
+            columns[label] = parts
     return columns
+
+
+def first_images(bench: Bench, job: tuple[str, str, str], each: int) -> Any:
+    """The first restored images of a row, or None where they are no longer in the cache."""
+    found: list[Any] = []
+    for path in chunks(bench, job).values():
+        if len(found) >= each:
+            break
+        part = read_npz(path)
+        if part is None:
+            return None
+        found += list(part["x"])
+    return found[:each]

@@ -1,11 +1,27 @@
-"""What the benchmark runs: each sampler by a label that its row carries."""
+"""What the benchmark runs: each solver by a label that its row carries."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
+from macs.benchmark.degraded import Degraded
+from macs.benchmark.networks import Networks
 from macs.errors import unknown
 from macs.levels import T_MAX, T_MIN, Levels
+from macs.solver import Restorer, Solver
 from macs.steps import Addim, Ddim, DpmSolver, Euler, Heun, Macs, MacsD, Multistep, Sampler
+
+
+class Contender(Protocol):
+    """What can be a row: it makes a solver for a task, and says how that is set."""
+
+    def solver(self, networks: Networks, task: str) -> Restorer:
+        """The solver."""
+        ...
+
+    def settings(self, task: str) -> str:
+        """What it is, for the row."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -16,30 +32,84 @@ class Entry:
     steps: int | None = None
     levels: Levels | None = None
 
+    def solver(self, networks: Networks, task: str) -> Restorer:
+        """The sampler on the model of the task."""
+        return Solver(networks.model, self.sampler, steps=self.steps or 2, levels=self.levels)
 
-#: The rows of the paper's table in its order, then what stands beside them.
-SUITE: dict[str, Entry] = {
-    "DPM-Solver": Entry(DpmSolver(), steps=8),
-    "Heun, 20 steps": Entry(Heun(), steps=20),
-    "Heun": Entry(Heun(), steps=40),
-    "Euler, as published": Entry(Euler(), levels=(80.0, T_MIN)),
-    "Euler": Entry(Euler(), steps=2),
-    "Multistep": Entry(Multistep(), steps=2),
-    "MACS": Entry(Macs(gamma=0.15), steps=2),
-    "one step": Entry(Multistep(), steps=1),
-    "DDIM": Entry(Ddim(), steps=2),
-    "aDDIM": Entry(Addim(), steps=2),
-    "MACS-D": Entry(MacsD(), steps=2),
-    **{
-        f"{label}, {n} calls": Entry(sampler, steps=n)
-        for n in (3, 4)
-        for label, sampler in {"Multistep": Multistep(), "DDIM": Ddim(), "MACS": Macs(gamma=0.15), "MACS-D": MacsD()}.items()
-    },
-}
+    def settings(self, task: str) -> str:
+        """The sampler as Python writes it."""
+        return repr(self.sampler)
+
+
+@dataclass(frozen=True)
+class ByTask:
+    """A sampler whose parameters depend on the task."""
+
+    entries: dict[str, Entry]
+
+    def solver(self, networks: Networks, task: str) -> Restorer:
+        """That of the task."""
+        return self.entries[task].solver(networks, task)
+
+    def settings(self, task: str) -> str:
+        """Those of the task."""
+        return self.entries[task].settings(task)
+
+
+@dataclass(frozen=True)
+class Made:
+    """Any other solver, made from the networks."""
+
+    make: Callable[[Networks], Restorer]
+    says: str
+
+    def solver(self, networks: Networks, task: str) -> Restorer:
+        """What ``make`` makes."""
+        return self.make(networks)
+
+    def settings(self, task: str) -> str:
+        """What it was said to be."""
+        return self.says
+
+
+Suite = dict[str, Contender]
+
+#: The row of the degraded image itself.
+INPUT = "measurement"
+MEASUREMENT: Suite = {INPUT: Made(lambda networks: Degraded(networks.model), "the degraded image")}
+
+
+def macs_by_task(gamma: dict[str, float], steps: int) -> ByTask:
+    """MACS with the paper's guidance scale for each task."""
+    return ByTask({task: Entry(Macs(gamma=value), steps=steps) for task, value in gamma.items()})
+
+
+def table(gamma: dict[str, float]) -> Suite:
+    """The rows of the paper's tables in their order, then what stands beside them."""
+    rows: Suite = {
+        "DPM-Solver": Entry(DpmSolver(), steps=8),
+        "Heun, 20 steps": Entry(Heun(), steps=20),
+        "Heun": Entry(Heun(), steps=40),
+        "Euler, as published": Entry(Euler(), levels=(80.0, T_MIN)),
+        "Euler": Entry(Euler(), steps=2),
+        "Multistep": Entry(Multistep(), steps=2),
+        "MACS": macs_by_task(gamma, 2),
+        "one step": Entry(Multistep(), steps=1),
+        "DDIM": Entry(Ddim(), steps=2),
+        "aDDIM": Entry(Addim(), steps=2),
+        "MACS-D": Entry(MacsD(), steps=2),
+    }
+    for n in (3, 4):
+        rows |= {
+            f"Multistep, {n} calls": Entry(Multistep(), steps=n), f"DDIM, {n} calls": Entry(Ddim(), steps=n),
+            f"MACS, {n} calls": macs_by_task(gamma, n), f"MACS-D, {n} calls": Entry(MacsD(), steps=n),
+        }  # fmt: skip
+    return rows
+
 
 #: The ablation of MACS-D, all on its own grid: what noise returns and where, the data step, a last level set by the residual.
 GRID = MacsD().levels(2, T_MAX, T_MIN)
-ABLATION: dict[str, Entry] = {
+ABLATION: Suite = {
     "MACS-D": Entry(MacsD(), levels=GRID),
     "without the data step": Entry(MacsD(data=None), levels=GRID),
     "noise everywhere": Entry(MacsD(null=False), levels=GRID),
@@ -55,25 +125,23 @@ Sweep = dict[str, tuple[str, float]]
 
 #: The paper's guidance scale and far beyond it.
 GAMMA_OF: Sweep = {f"MACS, gamma {gamma:g}": ("MACS", gamma) for gamma in (0.5, 1.5, 15.0, 150.0, 1500.0)}
-GAMMAS: dict[str, Entry] = {label: Entry(Macs(gamma=gamma), steps=2) for label, (_, gamma) in GAMMA_OF.items()}
+GAMMAS: Suite = {label: Entry(Macs(gamma=gamma), steps=2) for label, (_, gamma) in GAMMA_OF.items()}
 
 #: The second of two levels, from one at which little is left to invent to one at which nearly all is.
 SWEPT: dict[str, Sampler] = {"Multistep": Multistep(), "MACS-D": MacsD()}
 LEVEL_OF: Sweep = {f"{name}, s {s:g}": (name, s) for name in SWEPT for s in (0.4, 0.8, 1.6, 2.8, 4.4, 8.0, 16.0)}
-LEVELS: dict[str, Entry] = {label: Entry(SWEPT[name], levels=(T_MAX, s)) for label, (name, s) in LEVEL_OF.items()}
+LEVELS: Suite = {label: Entry(SWEPT[name], levels=(T_MAX, s)) for label, (name, s) in LEVEL_OF.items()}
 
-SUITES: dict[str, dict[str, Entry]] = {"table": SUITE, "ablation": ABLATION, "gammas": GAMMAS, "levels": LEVELS}
+#: What every dataset has beside its table.
+STUDIES: dict[str, Suite] = {"ablation": ABLATION, "gammas": GAMMAS, "levels": LEVELS}
 
 
-def chosen(names: Iterable[str] | None, suite: str = "table") -> dict[str, Entry]:
-    """The entries of these labels, in the suite's order; all of them where none is named."""
-    if suite not in SUITES:
-        raise unknown("suite", suite, SUITES)
-    entries = SUITES[suite]
+def chosen(suite: Suite, names: Iterable[str] | None) -> Suite:
+    """The rows of these labels, in the suite's order; all of them where none is named."""
     if names is None:
-        return entries
+        return suite
     wanted = list(names)
     for name in wanted:
-        if name not in entries:
-            raise unknown("sampler", name, entries)
-    return {label: entry for label, entry in entries.items() if label in wanted}
+        if name not in suite:
+            raise unknown("sampler", name, suite)
+    return {label: entry for label, entry in suite.items() if label in wanted}

@@ -1,17 +1,20 @@
-"""The rows as tables: Markdown for people, HTML in one file, LaTeX in the layout of the paper's Table II."""
+"""The rows as tables: Markdown for people, HTML in one file, LaTeX in the layout of the paper's tables."""
 
 import base64
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from macs import __version__
 from macs.benchmark.features import NAMES
+from macs.benchmark.inception import FEATURES
+from macs.benchmark.networks import NONLINEAR
 from macs.benchmark.paired import Difference
-from macs.benchmark.paper import NFE, TASKS, published
+from macs.benchmark.paper import NFE, PaperTable
 from macs.benchmark.perceptual import SIDE
+from macs.benchmark.suite import INPUT
 
 Row = dict[str, Any]
 #: Digits of each metric in tables.
@@ -33,13 +36,14 @@ def quality(rows: Sequence[Row]) -> dict[str, str]:
     return names | {"lpips": "LPIPS"} if any("lpips" in row for row in rows) else names
 
 
-def table(rows: Sequence[Row], task: str) -> tuple[list[str], list[list[str]]]:
-    """The heads and lines of a task's table, the paper's numbers last."""
+def table(rows: Sequence[Row], paper: Sequence[PaperTable]) -> tuple[list[str], list[list[str]]]:
+    """The heads and lines of one task's table, the paper's numbers last where there are any."""
     metrics = quality(rows)
     heads = ["sampler", "levels", "NFE", *metrics.values(), "chi2", "ms/image"]
     body = [cells(row, metrics) for row in rows]
-    if rows[0]["features"] == "inception":
-        body += [line + [""] * (len(heads) - len(line)) for line in paper_rows(task)]
+    for printed in paper:
+        if rows[0]["task"] in printed.tasks:
+            body += [line + [""] * (len(heads) - len(line)) for line in paper_rows(printed, rows[0]["task"])]
     return heads, body
 
 
@@ -58,19 +62,42 @@ def grouped(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
     return out
 
 
+#: What a reader must know before a number: when it is due, and the sentence.
+NOTES: tuple[tuple[Callable[[Sequence[Row]], bool], str], ...] = (
+    (
+        lambda rows: True,
+        "A Frechet distance falls as the number of images grows: compare it at equal numbers only.",
+    ),
+    (
+        lambda rows: rows[0]["features"] == "inception" and rows[0]["images"] <= FEATURES,
+        f"Fewer images than the {FEATURES} features of Inception leave most of their covariance unseen: FID is then far above "
+        "what many images would give, and says only which of two rows is nearer; KID has no such bias, but wide intervals.",
+    ),
+    (
+        lambda rows: any("lpips" in row for row in rows),
+        f"LPIPS is version 0.1 on AlexNet; images of less than {SIDE} pixels, the true ones too, are first enlarged bilinearly "
+        "by the least whole factor that brings them there.",
+    ),
+    (
+        lambda rows: any(row["sampler"] == INPUT for row in rows),
+        f'"{INPUT}" is the degraded image itself: enlarged (bicubic), blurred, or its hole filled with the mean of the rest.',
+    ),
+    (
+        lambda rows: any(row["task"] == NONLINEAR for row in rows),
+        "Nonlinear deblurring: each image has a blur kernel of its own, drawn once, that measurement and restoration share.",
+    ),
+)
+
+
 def preamble(rows: Sequence[Row]) -> str:
     """What a reader must know before a number."""
     row = rows[0]
-    lpips = (
-        f"LPIPS is version 0.1 on AlexNet; images of less than {SIDE} pixels, the true ones too, are first enlarged bilinearly "
-        "by the least whole factor that brings them there. "
-    )
+    notes = " ".join(note for due, note in NOTES if due(rows))
     return (
         f"{row['images']:,} test images, seed {row['seed']}, sigma_y 0.05 on [-1, 1], {row['features']} features, "
         "reference: the true images of the same set, rounded to 8 bits as the restored ones are. All samplers of a task share "
         "measurements and start noise. Plus-minus is half of a 95 % bootstrap interval over images; NFE is counted. "
-        "A Frechet distance falls as the number of images grows: compare it at equal numbers only. "
-        f"{lpips if 'lpips' in quality(rows) else ''}"
+        f"{notes} "
         f"macs {__version__} on {platform.machine()}; times are of one run on a shared machine, to be compared with each other."
     )
 
@@ -81,11 +108,11 @@ def markdown_table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def paper_rows(task: str) -> list[list[str]]:
+def paper_rows(paper: PaperTable, task: str) -> list[list[str]]:
     """The paper's numbers for a task, its own network, as lines of our table."""
     out = []
     for method, nfe in NFE.items():
-        p, s, f, k = published(method, task)
+        p, s, f, k = paper.published(method, task)
         out.append([f"*paper: {method}*", "", str(nfe), f"{p:.2f}", f"{s:.3f}", f"{f:.2f}", f"{k:.1f}"])
     return out
 
@@ -101,11 +128,13 @@ def pairs_table(found: Sequence[Difference], model: str, task: str) -> str:
     return markdown_table(["sampler", "against", "metric", "difference", "95 %", "verdict"], body) if body else ""
 
 
-def report_markdown(rows: Sequence[Row], found: Sequence[Difference], figures: Sequence[Path]) -> str:
+def report_markdown(
+    title: str, rows: Sequence[Row], paper: Sequence[PaperTable], found: Sequence[Difference], figures: Sequence[Path]
+) -> str:
     """The report."""
-    parts = ["# Fashion-MNIST benchmark", preamble(rows)]
+    parts = [f"# Benchmark: {title}", preamble(rows)]
     for (model, task), group in grouped(rows).items():
-        parts += [f"## {model}: {task}", markdown_table(*table(group, task))]
+        parts += [f"## {model}: {task}", markdown_table(*table(group, paper))]
         pairs = pairs_table(found, model, task)
         if pairs:
             parts += ["Differences on the same images:", pairs]
@@ -120,11 +149,11 @@ def html_table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     return f"<table><tr>{top}</tr>\n{lines}</table>"
 
 
-def report_html(rows: Sequence[Row], figures: Sequence[Path]) -> str:
+def report_html(title: str, rows: Sequence[Row], paper: Sequence[PaperTable], figures: Sequence[Path]) -> str:
     """The tables and figures in one file that needs no other."""
-    parts = [f"<h1>Fashion-MNIST benchmark</h1><p>{escape(preamble(rows))}</p>"]
+    parts = [f"<h1>Benchmark: {escape(title)}</h1><p>{escape(preamble(rows))}</p>"]
     for (model, task), group in grouped(rows).items():
-        parts.append(f"<h2>{escape(model)}: {escape(task)}</h2>{html_table(*table(group, task))}")
+        parts.append(f"<h2>{escape(model)}: {escape(task)}</h2>{html_table(*table(group, paper))}")
     for path in figures:
         source = base64.b64encode(path.read_bytes()).decode()
         parts.append(f'<figure><img alt="{escape(path.stem)}" src="data:image/png;base64,{source}"></figure>')
@@ -137,39 +166,40 @@ def report_html(rows: Sequence[Row], figures: Sequence[Path]) -> str:
     return f'<!doctype html><html lang="en">{head}{"".join(parts)}</html>\n'
 
 
-#: The rows of the paper's Table II: our label, and the paper's method.
+#: The rows of the paper's tables: our label, and the paper's method.
 LATEX_ROWS = {
-    "DPM-Solver": "DPM-Solver", "Heun": "Heun", "Euler, as published": "Euler", "Euler": "Euler", "DDIM": None, "aDDIM": None,
-    "Multistep": "Multistep", "MACS": "MACS", "MACS-D": None,
+    INPUT: None, "DPM-Solver": "DPM-Solver", "Heun": "Heun", "Euler, as published": "Euler", "Euler": "Euler", "DDIM": None,
+    "aDDIM": None, "Multistep": "Multistep", "MACS": "MACS", "MACS-D": None,
 }  # fmt: skip
 
 
-def latex(rows: Sequence[Row], model: str) -> str:
-    """The layout of Table II for one model; the paper's numbers below ours, in italics."""
-    by = {(row["task"], row["sampler"]): row for row in rows if row["model"] == model}
+def latex(rows: Sequence[Row], layout: PaperTable, with_paper: bool) -> str:
+    """One model's rows in the layout of a table of the paper; the paper's numbers, if asked for, below ours in italics."""
+    by = {(row["task"], row["sampler"]): row for row in rows}
     metrics = quality(rows)
     names = " & ".join(metrics.values()).replace("x 10^3", r"$\times 10^3$")
     lines = [
-        r"\begin{tabular}{lc" + "c" * len(metrics) * len(TASKS) + "}", r"\hline",
-        "& " + "".join(rf"& \multicolumn{{{len(metrics)}}}{{c}}{{{task.capitalize()}}} " for task in TASKS) + r"\\",
-        "Method & NFE " + f"& {names} " * len(TASKS) + r"\\", r"\hline",
+        r"\begin{tabular}{lc" + "c" * len(metrics) * len(layout.tasks) + "}", r"\hline",
+        "& " + "".join(rf"& \multicolumn{{{len(metrics)}}}{{c}}{{{head}}} " for head in layout.tasks.values()) + r"\\",
+        "Method & NFE " + f"& {names} " * len(layout.tasks) + r"\\", r"\hline",
     ]  # fmt: skip
     for label, method in LATEX_ROWS.items():
-        here = [by.get((task, label)) for task in TASKS]
+        here = [by.get((task, label)) for task in layout.tasks]
         known = [row for row in here if row is not None]
         if not known:
             continue
         values = (f"{row[m]:.{DIGITS[m]}f}" if row and m in row else "--" for row in here for m in metrics)
         lines.append(f"{label} & {known[0]['nfe']} & {' & '.join(values)} " + r"\\")
-        if method is not None and rows[0]["features"] == "inception":
-            lines.append(rf"\textit{{{method}, paper}} & \textit{{{NFE[method]}}} & {printed(method, len(metrics))} \\")
+        if method is not None and with_paper:
+            numbers = printed(layout, method, len(metrics))
+            lines.append(rf"\textit{{{method}, paper}} & \textit{{{NFE[method]}}} & {numbers} \\")
     return "\n".join([*lines, r"\hline", r"\end{tabular}"]) + "\n"
 
 
-def printed(method: str, columns: int) -> str:
+def printed(layout: PaperTable, method: str, columns: int) -> str:
     """The paper's numbers of a method for all tasks, in italics, in so many columns each."""
     out = []
-    for task in TASKS:
-        numbers = [rf"\textit{{{v:g}}}" for v in published(method, task)]
+    for task in layout.tasks:
+        numbers = [rf"\textit{{{v:g}}}" for v in layout.published(method, task)]
         out += numbers + ["--"] * (columns - len(numbers))
     return " & ".join(out)

@@ -1,14 +1,15 @@
 """``macs bench``: the paper's tables and figures, row by row."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from macs.cli.base import app, example
-from macs.errors import unknown
+from macs.errors import ConfigError, unknown
 
-DATASETS = ("fashion-mnist",)
+if TYPE_CHECKING:
+    from macs.benchmark.bench import Bench
 
 
 def listed(text: str | None) -> list[str] | None:
@@ -16,19 +17,45 @@ def listed(text: str | None) -> list[str] | None:
     return None if text is None else [name.strip() for name in text.split(";") if name.strip()]
 
 
+def by_task(text: str | None) -> dict[str, str]:
+    """Paths by task, ``task=path`` separated by semicolons."""
+    out = {}
+    for part in listed(text) or ():
+        task, equals, path = (word.strip() for word in part.partition("="))
+        if not (task and equals and path):
+            raise ConfigError(f"--control must be TASK=PATH, separated by semicolons; got {part!r}")
+        out[task] = path
+    return out
+
+
 @app.command(
     epilog=example(
         "macs bench fashion-mnist --images 500 --features classifier --out bench",
         'macs bench fashion-mnist --tasks inpainting --samplers "Multistep; MACS-D" --inception inception.safetensors',
+        "macs bench lsun-bedroom --data bedrooms.npy --rows 9700:10000 --lpips lpips.safetensors --out bench64",
+        "macs bench lsun-bedroom --model bedroom256 --control inpainting=cosign-inpaint --cosign-compat --data photos/",
     )
 )
 def bench(
-    dataset: Annotated[str, typer.Argument(help="fashion-mnist.")],
+    dataset: Annotated[str, typer.Argument(help="fashion-mnist or lsun-bedroom.")],
     tasks: Annotated[str | None, typer.Option(help="Tasks, separated by semicolons; all by default.")] = None,
     samplers: Annotated[str | None, typer.Option(help="Labels of rows, separated by semicolons; all by default.")] = None,
-    model: Annotated[str, typer.Option(help="Models or model files, separated by semicolons.")] = "fashion-mnist",
+    model: Annotated[
+        str | None, typer.Option(help="Models, files or folders, separated by semicolons; fashion-mnist or bedroom64.")
+    ] = None,
     suite: Annotated[str, typer.Option(help="table, ablation, gammas or levels.")] = "table",
-    images: Annotated[int, typer.Option(min=10, max=10_000, help="The first so many test images.")] = 10_000,
+    data: Annotated[
+        Path | None, typer.Option(help="A folder of images, LSUN's lmdb or a .npy[.xz] array; else Fashion-MNIST is found.")
+    ] = None,
+    rows: Annotated[str, typer.Option(help="Which of the images to use, FIRST:END counted from 0.")] = ":",
+    images: Annotated[int | None, typer.Option(min=10, help="Of those the first so many; all by default.")] = None,
+    control: Annotated[
+        str | None, typer.Option(help="ControlNets, TASK=PATH separated by semicolons; else those bundled with the model.")
+    ] = None,
+    blur: Annotated[str | None, typer.Option(help="The blur network of nonlinear deblurring; at 64 pixels blur64.")] = None,
+    cosign_compat: Annotated[
+        bool, typer.Option("--cosign-compat", help="Inpainting as CoSIGN's ControlNet knows it: a hole of 129 pixels, noisy.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="The seed of all noise.")] = 0,
     features: Annotated[str, typer.Option(help="inception (FID, KID) or classifier (FD-FMNIST).")] = "inception",
     inception: Annotated[Path | None, typer.Option(help="Inception's weights; else $MACS_INCEPTION, else a download.")] = None,
@@ -40,26 +67,35 @@ def bench(
 
     A run that was killed goes on where it was; finished rows are never computed again.
     """
+    from macs.benchmark.bench import Bench
+    from macs.benchmark.dataset import DATASETS
+    from macs.benchmark.networks import Names
+    from macs.benchmark.report import write_report
+    from macs.benchmark.suite import chosen
+    from macs.lsun import rows as parsed_rows
+
     if dataset not in DATASETS:
         raise unknown("dataset", dataset, DATASETS)
-    from macs.benchmark.report import write_report
-    from macs.benchmark.run import Bench
-    from macs.benchmark.suite import chosen
-    from macs.tasks import TASKS
-
-    for name in listed(tasks) or ():
-        if name not in TASKS:
-            raise unknown("task", name, TASKS)
+    about, controls = DATASETS[dataset], by_task(control)
+    for task in controls:
+        if task not in about.tasks:
+            raise unknown("task", task, about.tasks)
+    asked = listed(tasks) or [task for task in about.tasks if task in controls or not controls]
     job = Bench(
-        out, tuple(listed(model) or ()), tuple(listed(tasks) or TASKS), chosen(listed(samplers), suite), images, seed, features,
-        None if inception is None else str(inception), None if lpips is None else str(lpips),
+        out, tuple(listed(model) or (about.model,)), tuple(asked), chosen(about.suite(suite), listed(samplers)), images, seed,
+        features, text(inception), text(lpips), dataset, data, parsed_rows(rows), Names(controls, blur), cosign_compat,
     )  # fmt: skip
     if not report:
         followed(job)
     typer.echo(f"wrote {write_report(job)}")
 
 
-def followed(job: Any) -> None:
+def text(path: Path | None) -> str | None:
+    """A path as text."""
+    return None if path is None else str(path)
+
+
+def followed(job: "Bench") -> None:
     """Run and show rows, images and time left."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -68,17 +104,17 @@ def followed(job: Any) -> None:
     from macs.benchmark.run import missing_jobs, run
 
     missing = missing_jobs(job)
-    left = len(missing)
-    fid, kid = NAMES.get(job.features, ("", ""))
+    left, images = len(missing), len(job.pixels)
+    fid, kid = NAMES[job.features]
     text = TextColumn("row {task.fields[row]}/{task.fields[rows]}")
     with Progress(text, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=Console(stderr=True)) as bar:
-        task = bar.add_task("images", total=2 * left * job.images, row=1, rows=left)
+        task = bar.add_task("images", total=2 * left * images, row=1, rows=left)
         done = 0
 
         def on_row(row: dict[str, Any]) -> None:
             nonlocal done
             done += (row["model"], row["task"], row["sampler"]) in missing
-            bar.update(task, completed=2 * done * job.images, row=min(done + 1, left))
+            bar.update(task, completed=2 * done * images, row=min(done + 1, left))
             lpips = f"  LPIPS {row['lpips']:.3f}" if "lpips" in row else ""
             bar.console.print(
                 f"{row['model']}  {row['task']}  {row['sampler']}  NFE {row['nfe']}  PSNR {row['psnr']:.2f}  "

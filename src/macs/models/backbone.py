@@ -8,8 +8,10 @@ References:
     Song et al., "Consistency Models", 2023; https://huggingface.co/openai/diffusers-cd_bedroom256_lpips
 """
 
+import hashlib
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +41,26 @@ def load_backbone(name_or_folder: str | Path, label: int | None = None) -> Consi
         name_or_folder: the folder, or ``owner/name``.
         label: the class to draw from, for a model of classes (ImageNet-64).
     """
+    return read_backbone(folder_of(name_or_folder), label)
+
+
+def folder_of(name_or_folder: str | Path) -> Path:
+    """The folder itself, or that of a repository."""
     folder = Path(name_or_folder)
-    return read_backbone(folder if folder.is_dir() else downloaded(str(name_or_folder)), label)
+    return folder if folder.is_dir() else downloaded(str(name_or_folder))
+
+
+def folder_digest(folder: Path) -> str:
+    """The SHA-256 over the names and contents of a folder's weights and settings."""
+    files = sorted(path for path in folder.rglob("*") if path.suffix in (".safetensors", ".json") and path.is_file())
+    if not files:
+        raise ModelError(f"{folder} holds no network in safetensors form; pass another folder")
+    total = hashlib.sha256()
+    for path in files:
+        with open(path, "rb") as file:
+            content = hashlib.file_digest(file, "sha256").hexdigest()
+        total.update(f"{path.relative_to(folder).as_posix()} {content}\n".encode())
+    return total.hexdigest()
 
 
 def downloaded(repository: str) -> Path:
@@ -59,13 +79,23 @@ def downloaded(repository: str) -> Path:
 
 def read_backbone(folder: Path, label: int | None) -> ConsistencyModel:
     """The model in a folder."""
-    unet = read_unet(folder / "unet" if (folder / "unet").is_dir() else folder)
-    shape, settings = image_shape(unet, folder), levels(folder)
+    unet = read_unet(unet_folder(folder))
+    shape, settings = image_shape(unet.config, folder), levels(folder)
     if unet.config.num_class_embeds is not None:
         return LabelledModel(unet, shape, label, **settings).eval().requires_grad_(False)
     if label is not None:
         raise ModelError(f"the model in {folder} knows no classes; leave label out; got {label}")
     return ConsistencyModel(unet, shape, **settings).eval().requires_grad_(False)
+
+
+def unet_folder(folder: Path) -> Path:
+    """Where the network of a pipeline is; the folder itself where it is that of the network alone."""
+    return folder / "unet" if (folder / "unet").is_dir() else folder
+
+
+def stored_shape(folder: Path) -> tuple[int, int, int]:
+    """(C, H, W) of the images of a model, from its settings alone."""
+    return image_shape(read_json(unet_folder(folder) / "config.json"), folder)
 
 
 def read_unet(folder: Path) -> Any:
@@ -95,16 +125,16 @@ def from_pretrained(kind: Any, folder: Path) -> Any:
     return model
 
 
-def image_shape(unet: Any, folder: Path) -> tuple[int, int, int]:
+def image_shape(config: Mapping[str, Any], folder: Path) -> tuple[int, int, int]:
     """(C, H, W) of the images that a network was made for."""
-    size = unet.config.sample_size
+    size, channels, made = (config.get(key) for key in ("sample_size", "in_channels", "out_channels"))
     height, width = size if isinstance(size, list | tuple) else (size, size)
-    if unet.config.in_channels != unet.config.out_channels or not isinstance(height, int):
+    if channels != made or not isinstance(made, int) or not isinstance(height, int) or not isinstance(width, int):
         raise ModelError(
-            f"the network in {folder} must turn images into images of a known size; it turns {unet.config.in_channels} "
-            f"channels into {unet.config.out_channels} at sample_size {size}; pass a consistency model"
+            f"the network in {folder} must turn images into images of a known size; it turns {channels} "
+            f"channels into {made} at sample_size {size}; pass a consistency model"
         )
-    return unet.config.out_channels, height, width
+    return made, height, width
 
 
 def levels(folder: Path) -> dict[str, Any]:

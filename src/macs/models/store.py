@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from macs.errors import ConfigError, MacsError, ModelError
 from macs.models import manifest
-from macs.models.backbone import from_pretrained, is_repository, load_backbone
+from macs.models.backbone import folder_digest, folder_of, from_pretrained, is_repository, load_backbone, stored_shape
 from macs.models.build import PARTS, ModelConfig, build
 from macs.models.consistency import ConsistencyModel
 from macs.models.controlnet import ControlledModel, ControlNet
@@ -163,8 +163,18 @@ def model_bytes(name_or_path: str | Path) -> bytes:
 
 
 def model_digest(name_or_path: str | Path) -> str:
-    """The SHA-256 of a model's bytes."""
-    return manifest.digest(model_bytes(name_or_path))
+    """The SHA-256 of a model's bytes; for a diffusers folder or repository over its files."""
+    if is_own(name_or_path):
+        return manifest.digest(model_bytes(name_or_path))
+    return folder_digest(folder_of(name_or_path))
+
+
+def image_shape(name_or_path: str | Path) -> tuple[int, int, int]:
+    """(C, H, W) of the images that a model takes, read without its network."""
+    if not is_own(name_or_path):
+        return stored_shape(folder_of(name_or_path))
+    c, h, w = read_model(name_or_path)[1].image_shape
+    return c, h, w
 
 
 def sidecar(path: Path) -> Path:

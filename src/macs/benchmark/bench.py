@@ -1,0 +1,117 @@
+"""What a benchmark runs: models, tasks and solvers on the images of a dataset."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from macs.benchmark.dataset import DATASETS, Dataset
+from macs.benchmark.features import NAMES
+from macs.benchmark.measure import Measured
+from macs.benchmark.networks import NONLINEAR, Names
+from macs.benchmark.suite import Suite
+from macs.errors import ConfigError, unknown
+from macs.tasks import task as make_task
+
+#: How many numbers of images are restored at once: 500 images of Fashion-MNIST, 31 of 64 pixels in colour, 1 of 256.
+AT_ONCE = 500 * 784
+
+#: A row to be: model, task and label.
+Job = tuple[str, str, str]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What is run and where it is kept.
+
+    Args:
+        out: the folder.
+        models: names or paths.
+        tasks: names of tasks.
+        entries: what is run, by label.
+        images: use the first so many; all where it is None.
+        seed: of all noise.
+        features: what the distances are computed on.
+        inception, lpips: files of weights, where the environment does not name them.
+        dataset: a name in :data:`macs.benchmark.dataset.DATASETS`.
+        data, take: where the images come from, and which rows of them are used.
+        names: networks beside the models.
+        cosign_compat: inpainting as CoSIGN's released ControlNet knows it.
+    """
+
+    out: Path
+    models: tuple[str, ...]
+    tasks: tuple[str, ...]
+    entries: Suite
+    images: int | None = None
+    seed: int = 0
+    features: str = "inception"
+    inception: str | None = None
+    lpips: str | None = None
+    dataset: str = "fashion-mnist"
+    data: Path | None = None
+    take: slice = field(default_factory=lambda: slice(0, None))
+    names: Names = field(default_factory=Names)
+    cosign_compat: bool = False
+
+    def __post_init__(self) -> None:
+        if self.dataset not in DATASETS:
+            raise unknown("dataset", self.dataset, DATASETS)
+        for task in self.tasks:
+            if task not in self.about.tasks:
+                raise unknown("task", task, self.about.tasks)
+        if self.features not in NAMES:
+            raise unknown("kind of features", self.features, NAMES)
+        if self.features not in self.about.features:
+            raise ConfigError(
+                f"features of {self.dataset} must be {' or '.join(self.about.features)}; got {self.features}, "
+                "a network that knows Fashion-MNIST alone; leave --features out"
+            )
+
+    @property
+    def about(self) -> Dataset:
+        """What the dataset says of itself."""
+        return DATASETS[self.dataset]
+
+    @property
+    def cache(self) -> Path:
+        """What may be deleted: it only saves time."""
+        return self.out / "cache"
+
+    @property
+    def rows_path(self) -> Path:
+        """The finished rows."""
+        return self.out / "rows.jsonl"
+
+    @cached_property
+    def pixels(self) -> Tensor:
+        """The true images as uint8, (N, C, H, W)."""
+        images = self.about.read(self.data, self.take, self.models)[: self.images]
+        if len(images) < 10:
+            raise ConfigError(f"images must be at least 10, a distance needs a set; got {len(images)}; give more")
+        return images
+
+    @cached_property
+    def truth(self) -> Tensor:
+        """The true images in [0, 1]."""
+        return self.pixels.float() / 255
+
+    @property
+    def chunk(self) -> int:
+        """How many images are restored at once."""
+        return max(1, AT_ONCE // self.pixels[0].numel())
+
+    def measured(self, task: str) -> Measured:
+        """A task on the true images."""
+        options: dict[str, dict[str, Any]] = {
+            "inpainting": {"cosign_compat": self.cosign_compat},
+            NONLINEAR: {"network": self.names.blur, "seed": self.seed, "images": len(self.pixels)},
+        }
+        c, h, w = self.pixels.shape[1:]
+        return Measured(self.truth, make_task(task, image_shape=(c, h, w), **options.get(task, {})), self.seed)
+
+    def jobs(self) -> list[Job]:
+        """Every row to be."""
+        return [(model, task, label) for model in self.models for task in self.tasks for label in self.entries]
