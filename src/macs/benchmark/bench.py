@@ -98,10 +98,9 @@ class Bench:
         """The true images in [0, 1]."""
         return self.pixels.float() / 255
 
-    @property
-    def chunk(self) -> int:
-        """How many images are restored at once."""
-        return max(1, AT_ONCE // self.pixels[0].numel())
+    def chunk(self, label: str) -> int:
+        """How many images of a row are restored at once."""
+        return max(1, AT_ONCE // self.pixels[0].numel() // self.about.parts(label))
 
     def measured(self, task: str) -> Measured:
         """A task on the true images."""

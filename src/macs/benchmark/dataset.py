@@ -7,6 +7,7 @@ from pathlib import Path
 from torch import Tensor
 
 from macs.benchmark.paper import TABLE_I, TABLE_II, TABLE_III, PaperTable
+from macs.benchmark.solvers import SOLVERS
 from macs.benchmark.suite import MEASUREMENT, STUDIES, Suite, table
 from macs.data import fashion_mnist, read_images
 from macs.errors import ConfigError, unknown
@@ -39,6 +40,10 @@ class Dataset:
         """The paper's guidance scale for each task."""
         return gammas(self.tables)
 
+    def parts(self, label: str) -> int:
+        """Into how many times more parts the row of a label is cut than usual."""
+        return next((suite[label].parts for suite in self.suites.values() if label in suite), 1)
+
     def suite(self, name: str) -> Suite:
         """A suite by its name."""
         if name not in self.suites:
@@ -64,7 +69,7 @@ def read_bedrooms(data: Path | None, take: slice, models: Sequence[str]) -> Tens
 DATASETS: dict[str, Dataset] = {
     "fashion-mnist": Dataset(
         "Fashion-MNIST", "fashion-mnist", tuple(TASKS), ("inception", "classifier"), (TABLE_II,),
-        {"table": table(gammas([TABLE_II])), **STUDIES}, read_fashion_mnist,
+        {"table": table(gammas([TABLE_II])), **STUDIES, "solvers": SOLVERS}, read_fashion_mnist,
     ),
     "lsun-bedroom": Dataset(
         "LSUN Bedroom", "bedroom64", tuple(ALL_TASKS), ("inception",), (TABLE_I, TABLE_III),

@@ -46,8 +46,9 @@ def plane(rows: Sequence[Row], path: Path) -> Path:
     """PSNR against the Frechet distance, a point for each sampler: up and left is better."""
     rows = [row for row in rows if row["nfe"] > 0] or rows
     tasks = tasks_of(rows)
-    figure, axes = canvas(len(tasks), 4.2, 3.8)
     labels = list(dict.fromkeys(row["sampler"] for row in rows))
+    columns = min(5, max(2, 2 * len(tasks) - 1))
+    figure, axes = canvas(len(tasks), 4.2, 3.4 + 0.18 * -(-len(labels) // columns))
     for axis, task in zip(axes[0], tasks, strict=True):
         for row in (r for r in rows if r["task"] == task):
             i = labels.index(row["sampler"])
@@ -60,7 +61,7 @@ def plane(rows: Sequence[Row], path: Path) -> Path:
         axis.grid(alpha=0.3)
     axes[0, 0].set_ylabel("PSNR in dB (higher is better)")
     handles, names = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=5, fontsize=8)
+    figure.legend(handles, names, loc="outside lower center", ncols=columns, fontsize=8)
     return finish(figure, path)
 
 
@@ -69,8 +70,16 @@ def plain_log(axis: Any, values: Sequence[float]) -> None:
     if max(values) <= 4 * min(values) or min(values) <= 0:
         return
     axis.set_xscale("log")
-    for which in (axis.xaxis.set_major_formatter, axis.xaxis.set_minor_formatter):
-        which(lambda value, _: f"{value:g}")
+    plain_numbers(axis.xaxis)
+
+
+def plain_numbers(scale: Any) -> None:
+    """The numbers 1, 2, 5, 10, ... along a logarithmic scale, written out."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    scale.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    scale.set_minor_locator(NullLocator())
+    scale.set_major_formatter(lambda value, _: f"{value:g}")
 
 
 def half(row: Row, metric: str) -> float:
@@ -128,6 +137,47 @@ def sweep(rows: Sequence[Row], place: Callable[[Row], tuple[str, float]], name: 
         axes[-1, k].set_xlabel(name)
     if len(lines) > 1:
         axes[0, -1].legend(fontsize=8)
+    return finish(figure, path)
+
+
+def front(points: Sequence[tuple[float, float]], more: bool) -> list[tuple[float, float]]:
+    """The Pareto front: the points (cost, quality) to which none of the same cost or less is preferred, cheapest first.
+
+    ``more`` says whether more quality is better, or less.
+    """
+    out: list[tuple[float, float]] = []
+    for cost, quality in sorted(points, key=lambda point: (point[0], -point[1] if more else point[1])):
+        if not out or (quality > out[-1][1] if more else quality < out[-1][1]):
+            out.append((cost, quality))
+    return out
+
+
+def pareto(rows: Sequence[Row], kinds: dict[str, str], path: Path) -> Path:
+    """Quality of all solvers on one task against calls and time, with the Pareto front; ``kinds`` gives the colours."""
+    metrics = {"psnr": ("PSNR in dB", True), "fid": (NAMES[rows[0]["features"]][0], False)}
+    costs = {"nfe": "network calls", "seconds_per_image": "seconds per image"}
+    colours = {kind: COLOURS[i] for i, kind in enumerate(dict.fromkeys(kinds.values()))}
+    restored = [row for row in rows if row["nfe"] > 0]
+    figure, axes = canvas(len(costs), 4.6, 3.2, rows=len(metrics))
+    for i, (metric, (title, more)) in enumerate(metrics.items()):
+        for axis, (cost, name) in zip(axes[i], costs.items(), strict=True):
+            best = front([(row[cost], row[metric]) for row in restored], more)
+            end = (max(row[cost] for row in restored), best[-1][1])
+            axis.step(*zip(*best, end, strict=True), where="post", color="0.6", linestyle="--", zorder=0, label="Pareto front")
+            for k, row in enumerate(restored):
+                axis.errorbar(
+                    row[cost], row[metric], yerr=half(row, metric), color=colours[kinds[row["sampler"]]], capsize=2,
+                    marker=MARKERS[k % len(MARKERS)], markersize=6, linestyle="none", label=row["sampler"],
+                )  # fmt: skip
+            for row in (r for r in rows if r["nfe"] == 0):
+                axis.axhline(row[metric], color="0.4", linestyle=":", zorder=0, label=row["sampler"])
+            axis.set(xscale="log", xlabel=name, ylabel=title, yscale="linear" if more else "log")
+            for scale in (axis.xaxis,) if more else (axis.xaxis, axis.yaxis):
+                plain_numbers(scale)
+            axis.grid(alpha=0.3)
+    handles, names = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=4, fontsize=8)
+    figure.suptitle(rows[0]["task"])
     return finish(figure, path)
 
 

@@ -26,7 +26,7 @@ def check_folder(bench: Bench) -> None:
         "format": FORMAT, "dataset": bench.dataset, "images": len(bench.pixels), "seed": bench.seed,
         "features": bench.features, "cosign_compat": bench.cosign_compat,
         "data": hashlib.sha256(bench.pixels.contiguous().numpy().tobytes()).hexdigest()[:16],
-        "models": bench.names.digests(bench.models, bench.tasks),
+        "models": bench.names.digests(bench.models, bench.tasks, {p for entry in bench.entries.values() for p in entry.uses}),
     }  # fmt: skip
     if path.exists():
         try:
@@ -65,7 +65,7 @@ def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
 def chunks(bench: Bench, job: Job) -> dict[int, Path]:
     """Where the restored images of a row are cached, by the first image of each chunk."""
     folder = bench.cache / "restored" / slug(*job)
-    return {first: folder / f"{first:06d}.npz" for first in range(0, len(bench.pixels), bench.chunk)}
+    return {first: folder / f"{first:06d}.npz" for first in range(0, len(bench.pixels), bench.chunk(job[2]))}
 
 
 def images_path(cache: Path, *job: str) -> Path:

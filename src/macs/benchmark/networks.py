@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from macs.errors import ConfigError
 from macs.models.consistency import ConsistencyModel
+from macs.models.prior import Prior
 from macs.models.store import catalogue, load, model_digest
 
 #: The task that needs a blur network, and the one that is bundled.
@@ -13,18 +15,27 @@ NONLINEAR, BLUR = "nonlinear-deblurring", "blur64"
 
 @dataclass(frozen=True)
 class Names:
-    """Networks beside the models, each a name or a path: ControlNets by task, and the blur of nonlinear deblurring."""
+    """Networks beside the models, each a name or a path.
+
+    Args:
+        controls: ControlNets by task.
+        blur: the blur of nonlinear deblurring.
+        denoiser: what diffusion solvers walk down.
+        deft: DEFT's correction of that denoiser.
+    """
 
     controls: dict[str, str] = field(default_factory=dict)
     blur: str | None = None
+    denoiser: str = "fashion-mnist-edm"
+    deft: str | None = None
 
     def control(self, model: str, task: str) -> str | None:
         """The ControlNet of a model for a task: the one that was given, else the bundled one, else none."""
         bundled = f"{model}-{task}"
         return self.controls.get(task, bundled if bundled in catalogue() else None)
 
-    def digests(self, models: Sequence[str], tasks: Sequence[str]) -> dict[str, str]:
-        """The SHA-256 of every network that rows come from, by what it is there for."""
+    def digests(self, models: Sequence[str], tasks: Sequence[str], parts: Iterable[str]) -> dict[str, str]:
+        """The SHA-256 of every network that rows come from; ``parts`` are the fields of :class:`Networks` that are used."""
         out = {}
         for model in models:
             out[model] = model_digest(model)
@@ -32,19 +43,39 @@ class Names:
                 control = self.control(model, task)
                 if control is not None:
                     out[f"{model}, {task}"] = model_digest(control)
+        others = {"denoiser": self.denoiser, "deft": self.deft}
+        out |= {part: model_digest(name) for part, name in others.items() if part in parts and name is not None}
         return out | {"blur": model_digest(self.blur or BLUR)} if NONLINEAR in tasks else out
 
 
 @dataclass(frozen=True)
 class Networks:
-    """What a solver is made of."""
+    """What a solver is made of: the model of its task, and what is loaded when a solver first asks for it."""
 
     model: ConsistencyModel
+    names: Names
+
+    @property
+    def prior(self) -> Prior:
+        """The model without its measurement."""
+        return Prior(self.model)
+
+    @cached_property
+    def denoiser(self) -> ConsistencyModel:
+        """A posterior mean."""
+        return load(self.names.denoiser)
+
+    @cached_property
+    def deft(self) -> ConsistencyModel:
+        """DEFT's correction of the denoiser."""
+        if self.names.deft is None:
+            raise ConfigError("DEFT needs the network that corrects its denoiser; give --deft PATH")
+        return load(self.names.deft)
 
 
 def loaded(names: Names, model: str, task: str) -> Networks:
     """The networks for a task."""
-    return Networks(load(model, control=names.control(model, task)))
+    return Networks(load(model, control=names.control(model, task)), names)
 
 
 def check_conditions(names: Names, models: Iterable[str], tasks: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""Differences between samplers, image by image: what one has on another at the same number of network calls."""
+"""Differences between samplers, image by image: what one has on another."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -11,10 +11,10 @@ from macs.benchmark.folder import images_path, read_npz
 from macs.benchmark.intervals import interval
 from macs.benchmark.suite import INPUT
 
-#: What each sampler is compared with, by the number of calls.
+#: What each sampler is compared with, by its number of calls: others with as many, the input, and well-known solvers with more.
 AGAINST = {
     1: (INPUT,),
-    2: ("Multistep", "DDIM", "MACS", INPUT),
+    2: ("Multistep", "DDIM", "MACS", INPUT, "DDRM", "DPS"),
     3: ("Multistep, 3 calls", "DDIM, 3 calls", "MACS, 3 calls", INPUT),
     4: ("Multistep, 4 calls", "DDIM, 4 calls", "MACS, 4 calls", INPUT),
 }
@@ -45,7 +45,7 @@ class Difference:
 
 
 def differences(bench: Bench, rows: Iterable[dict[str, Any]]) -> list[Difference]:
-    """Every row against those of :data:`AGAINST` with as many calls, where the images' contributions are still there."""
+    """Every row against those of :data:`AGAINST`, where the images' contributions are still there."""
     table = {(r["model"], r["task"], r["sampler"]): r for r in rows}
     out = []
     for (model, task, label), row in table.items():

@@ -9,6 +9,7 @@ from macs.benchmark import figures
 from macs.benchmark.bench import Bench
 from macs.benchmark.folder import chunks, read_npz, read_rows, slug
 from macs.benchmark.paired import Difference, as_lines, differences
+from macs.benchmark.solvers import OTHERS, TRAINED
 from macs.benchmark.suite import GAMMA_OF, LEVEL_OF
 from macs.benchmark.tables import latex, report_html, report_markdown
 from macs.demo import enlarged
@@ -76,6 +77,9 @@ def draw(bench: Bench, rows: list[Row]) -> list[Path]:
             swept = [row for row in mine if place(row) is not None]
             if len({row["sampler"] for row in swept}) > 2:
                 out.append(figures.sweep(swept, place, axis, bench.out / f"{parameter}-{name}.png"))
+        for task in dict.fromkeys(row["task"] for row in mine if row["sampler"] in OTHERS):
+            solvers = [row for row in mine if row["task"] == task and row["sampler"] in TRAINED]
+            out.append(figures.pareto(solvers, TRAINED, bench.out / f"solvers-{task}-{name}.png"))
         columns = shown(bench, mine, model)
         if len(columns) > 2:
             out.append(figures.comparison(columns, bench.out / f"comparison-{name}.png"))

@@ -62,7 +62,7 @@ def restored(bench: Bench, job: Job, solver: Restorer, measured: Measured, on_im
     """All images of a row, chunk by chunk; finished chunks are read from the cache."""
     parts = []
     for first, path in chunks(bench, job).items():
-        last = min(first + bench.chunk, len(measured.x))
+        last = min(first + bench.chunk(job[2]), len(measured.x))
         part = read_npz(path)
         if part is None:
             part = restore_chunk(solver, *measured.part(first, last), range(first, last), bench.seed)
@@ -160,13 +160,12 @@ def fresh_rows(
     reference = Reference(extractor(x))
     for (name, task), group in groupby(jobs, key=lambda job: job[:2]):
         networks = loaded(bench.names, name, task)
-        for job in group:
-            entry = bench.entries[job[2]]
-            out = restored(bench, job, entry.solver(networks, task), measured[task], on_images)
+        for job, solver in [(job, bench.entries[job[2]].solver(networks, task)) for job in group]:
+            out = restored(bench, job, solver, measured[task], on_images)
             values, each = contributions(out, x, extractor, reference, lpips, on_images)
             write_npz(images_path(bench.cache, *job), {key: v.numpy() for key, v in each.items()})
             row = {
-                "model": name, "task": task, "sampler": job[2], "settings": entry.settings(task),
+                "model": name, "task": task, "sampler": job[2], "settings": bench.entries[job[2]].settings(task),
                 "levels": [round(t, 6) for t in out.levels], "nfe": out.nfe, "images": len(x), "seed": bench.seed,
                 "features": bench.features, "seconds_per_image": round(out.seconds, 6),
             }  # fmt: skip

@@ -1,8 +1,8 @@
 """What the benchmark runs: each solver by a label that its row carries."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
 
 from macs.benchmark.degraded import Degraded
 from macs.benchmark.networks import Networks
@@ -13,7 +13,17 @@ from macs.steps import Addim, Ddim, DpmSolver, Euler, Heun, Macs, MacsD, Multist
 
 
 class Contender(Protocol):
-    """What can be a row: it makes a solver for a task, and says how that is set."""
+    """What can be a row: it makes a solver for a task from networks, and says how that is set."""
+
+    @property
+    def uses(self) -> tuple[str, ...]:
+        """The networks that it is made from, by their names in :class:`macs.benchmark.networks.Networks`."""
+        ...
+
+    @property
+    def parts(self) -> int:
+        """Into how many times more parts a row is cut than usual; those of a slow solver are kept more often."""
+        ...
 
     def solver(self, networks: Networks, task: str) -> Restorer:
         """The solver."""
@@ -31,6 +41,8 @@ class Entry:
     sampler: Sampler
     steps: int | None = None
     levels: Levels | None = None
+    uses: ClassVar[tuple[str, ...]] = ("model",)
+    parts: ClassVar[int] = 1
 
     def solver(self, networks: Networks, task: str) -> Restorer:
         """The sampler on the model of the task."""
@@ -46,6 +58,8 @@ class ByTask:
     """A sampler whose parameters depend on the task."""
 
     entries: dict[str, Entry]
+    uses: ClassVar[tuple[str, ...]] = ("model",)
+    parts: ClassVar[int] = 1
 
     def solver(self, networks: Networks, task: str) -> Restorer:
         """That of the task."""
@@ -58,25 +72,27 @@ class ByTask:
 
 @dataclass(frozen=True)
 class Made:
-    """Any other solver, made from the networks."""
+    """Any other solver: its class, the networks it takes, and its options."""
 
-    make: Callable[[Networks], Restorer]
-    says: str
+    kind: Callable[..., Restorer]
+    uses: tuple[str, ...]
+    options: dict[str, Any] = field(default_factory=dict)
+    parts: int = 1
 
     def solver(self, networks: Networks, task: str) -> Restorer:
-        """What ``make`` makes."""
-        return self.make(networks)
+        """The solver on its networks."""
+        return self.kind(*(getattr(networks, name) for name in self.uses), **self.options)
 
     def settings(self, task: str) -> str:
-        """What it was said to be."""
-        return self.says
+        """The call that makes it."""
+        return f"{self.kind.__name__}({', '.join([*self.uses, *(f'{k}={v!r}' for k, v in self.options.items())])})"
 
 
 Suite = dict[str, Contender]
 
 #: The row of the degraded image itself.
 INPUT = "measurement"
-MEASUREMENT: Suite = {INPUT: Made(lambda networks: Degraded(networks.model), "the degraded image")}
+MEASUREMENT: Suite = {INPUT: Made(Degraded, ("model",))}
 
 
 def macs_by_task(gamma: dict[str, float], steps: int) -> ByTask:
@@ -117,7 +133,7 @@ ABLATION: Suite = {
     "no noise": Entry(MacsD(eta=0.0), levels=GRID),
     "reused noise": Entry(Ddim(data=MacsD().data), levels=GRID),
     "level set by the residual": Entry(MacsD(polish=True), steps=2),
-    "Multistep": Entry(Multistep(), levels=GRID),
+    "Multistep, same grid": Entry(Multistep(), levels=GRID),
 }
 
 #: A sweep: for each label the line it belongs to, and its place on that line.

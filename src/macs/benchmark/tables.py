@@ -14,6 +14,7 @@ from macs.benchmark.networks import NONLINEAR
 from macs.benchmark.paired import Difference
 from macs.benchmark.paper import NFE, PaperTable
 from macs.benchmark.perceptual import SIDE
+from macs.benchmark.solvers import OTHERS, TRAINED
 from macs.benchmark.suite import INPUT
 
 Row = dict[str, Any]
@@ -47,11 +48,34 @@ def table(rows: Sequence[Row], paper: Sequence[PaperTable]) -> tuple[list[str], 
     return heads, body
 
 
+def solver_table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+    """The heads and lines of one task's table of all solvers; time in units of MACS-D's in the same run."""
+    metrics = quality(rows)
+    unit = next((row["seconds_per_image"] for row in rows if row["sampler"] == "MACS-D"), None)
+    body = []
+    for row in rows:
+        time = f"{row['seconds_per_image'] / unit:.3g}" if unit else ""
+        body.append([row["sampler"], TRAINED[row["sampler"]], str(row["nfe"]), *values(row, metrics), time])
+    return ["solver", "trained for the tasks", "NFE", *metrics.values(), "chi2", "time / MACS-D"], body
+
+
+def tables(rows: Sequence[Row], paper: Sequence[PaperTable]) -> list[tuple[list[str], list[list[str]]]]:
+    """The tables of one model and task: samplers, and all solvers where others than samplers were run."""
+    samplers = [row for row in rows if row["sampler"] not in OTHERS]
+    solvers = [row for row in rows if row["sampler"] in TRAINED] if len(samplers) < len(rows) else []
+    first = [table(samplers, paper)] if any(row not in solvers for row in samplers) else []
+    return first + ([solver_table(solvers)] if solvers else [])
+
+
+def values(row: Row, metrics: Iterable[str]) -> list[str]:
+    """The metrics of a row, chi2 last."""
+    return [number(row, metric) for metric in (*metrics, "chi2")]
+
+
 def cells(row: Row, metrics: Iterable[str]) -> list[str]:
     """A row of a table."""
     levels = ", ".join(f"{t:.3g}" for t in row["levels"]) if len(row["levels"]) <= 4 else f"{len(row['levels'])} levels"
-    values = [number(row, m) for m in (*metrics, "chi2")]
-    return [row["sampler"], levels, str(row["nfe"]), *values, f"{1000 * row['seconds_per_image']:.1f}"]
+    return [row["sampler"], levels, str(row["nfe"]), *values(row, metrics), f"{1000 * row['seconds_per_image']:.1f}"]
 
 
 def grouped(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
@@ -134,7 +158,7 @@ def report_markdown(
     """The report."""
     parts = [f"# Benchmark: {title}", preamble(rows)]
     for (model, task), group in grouped(rows).items():
-        parts += [f"## {model}: {task}", markdown_table(*table(group, paper))]
+        parts += [f"## {model}: {task}", *(markdown_table(*one) for one in tables(group, paper))]
         pairs = pairs_table(found, model, task)
         if pairs:
             parts += ["Differences on the same images:", pairs]
@@ -153,7 +177,7 @@ def report_html(title: str, rows: Sequence[Row], paper: Sequence[PaperTable], fi
     """The tables and figures in one file that needs no other."""
     parts = [f"<h1>Benchmark: {escape(title)}</h1><p>{escape(preamble(rows))}</p>"]
     for (model, task), group in grouped(rows).items():
-        parts.append(f"<h2>{escape(model)}: {escape(task)}</h2>{html_table(*table(group, paper))}")
+        parts += [f"<h2>{escape(model)}: {escape(task)}</h2>", *(html_table(*one) for one in tables(group, paper))]
     for path in figures:
         source = base64.b64encode(path.read_bytes()).decode()
         parts.append(f'<figure><img alt="{escape(path.stem)}" src="data:image/png;base64,{source}"></figure>')
@@ -188,8 +212,8 @@ def latex(rows: Sequence[Row], layout: PaperTable, with_paper: bool) -> str:
         known = [row for row in here if row is not None]
         if not known:
             continue
-        values = (f"{row[m]:.{DIGITS[m]}f}" if row and m in row else "--" for row in here for m in metrics)
-        lines.append(f"{label} & {known[0]['nfe']} & {' & '.join(values)} " + r"\\")
+        ours = (f"{row[m]:.{DIGITS[m]}f}" if row and m in row else "--" for row in here for m in metrics)
+        lines.append(f"{label} & {known[0]['nfe']} & {' & '.join(ours)} " + r"\\")
         if method is not None and with_paper:
             numbers = printed(layout, method, len(metrics))
             lines.append(rf"\textit{{{method}, paper}} & \textit{{{NFE[method]}}} & {numbers} \\")

@@ -32,6 +32,7 @@ def by_task(text: str | None) -> dict[str, str]:
     epilog=example(
         "macs bench fashion-mnist --images 500 --features classifier --out bench",
         'macs bench fashion-mnist --tasks inpainting --samplers "Multistep; MACS-D" --inception inception.safetensors',
+        "macs bench fashion-mnist --suite solvers --images 200 --out bench-solvers",
         "macs bench lsun-bedroom --data bedrooms.npy --rows 9700:10000 --lpips lpips.safetensors --out bench64",
         "macs bench lsun-bedroom --model bedroom256 --control inpainting=cosign-inpaint --cosign-compat --data photos/",
     )
@@ -43,7 +44,7 @@ def bench(
     model: Annotated[
         str | None, typer.Option(help="Models, files or folders, separated by semicolons; fashion-mnist or bedroom64.")
     ] = None,
-    suite: Annotated[str, typer.Option(help="table, ablation, gammas or levels.")] = "table",
+    suite: Annotated[str, typer.Option(help="table, ablation, gammas, levels; for fashion-mnist also solvers.")] = "table",
     data: Annotated[
         Path | None, typer.Option(help="A folder of images, LSUN's lmdb or a .npy[.xz] array; else Fashion-MNIST is found.")
     ] = None,
@@ -53,6 +54,7 @@ def bench(
         str | None, typer.Option(help="ControlNets, TASK=PATH separated by semicolons; else those bundled with the model.")
     ] = None,
     blur: Annotated[str | None, typer.Option(help="The blur network of nonlinear deblurring; at 64 pixels blur64.")] = None,
+    deft: Annotated[str | None, typer.Option(help="DEFT's network, for the suite solvers; else the bundled one.")] = None,
     cosign_compat: Annotated[
         bool, typer.Option("--cosign-compat", help="Inpainting as CoSIGN's ControlNet knows it: a hole of 129 pixels, noisy.")
     ] = False,
@@ -71,8 +73,10 @@ def bench(
     from macs.benchmark.dataset import DATASETS
     from macs.benchmark.networks import Names
     from macs.benchmark.report import write_report
+    from macs.benchmark.solvers import DEFT, available
     from macs.benchmark.suite import chosen
     from macs.lsun import rows as parsed_rows
+    from macs.models.manifest import catalogue
 
     if dataset not in DATASETS:
         raise unknown("dataset", dataset, DATASETS)
@@ -81,9 +85,13 @@ def bench(
         if task not in about.tasks:
             raise unknown("task", task, about.tasks)
     asked = listed(tasks) or [task for task in about.tasks if task in controls or not controls]
+    names = Names(controls, blur, deft=deft or (DEFT if DEFT in catalogue() else None))
+    entries, left_out = available(chosen(about.suite(suite), listed(samplers)), names)
+    if left_out:
+        typer.echo(f"note: {left_out}", err=True)
     job = Bench(
-        out, tuple(listed(model) or (about.model,)), tuple(asked), chosen(about.suite(suite), listed(samplers)), images, seed,
-        features, text(inception), text(lpips), dataset, data, parsed_rows(rows), Names(controls, blur), cosign_compat,
+        out, tuple(listed(model) or (about.model,)), tuple(asked), entries, images, seed, features, text(inception),
+        text(lpips), dataset, data, parsed_rows(rows), names, cosign_compat,
     )  # fmt: skip
     if not report:
         followed(job)
