@@ -357,7 +357,7 @@ def save_other(tmp_path):
 
 
 def test_a_loss_must_belong_to_its_family():
-    with pytest.raises(ConfigError, match="unknown loss 'recon'; known are ect, edm"):
+    with pytest.raises(ConfigError, match="unknown loss 'recon'; known are cd, ect, edm"):
         parse_config({"name": "x", "stage": [{"loss": "recon", **STAGE}]})
     with pytest.raises(ConfigError, match="'flip' must be true or false; got 1"):
         parse_config({"name": "x", "flip": 1, "stage": [{"loss": "edm", **STAGE}]})

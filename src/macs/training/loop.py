@@ -69,7 +69,8 @@ class Run:
         self.model.to(self.workers.accelerator.device)
         self.average: Any = copy.deepcopy(self.model).requires_grad_(False)
         self.optimizer = self.new_optimizer()
-        self.compiled, self._teacher = compiled, None
+        self.compiled = compiled
+        self._teacher: Any = None
         if compiled:
             self.recipe.compile(self.model)
         if self.workers.first:
