@@ -39,6 +39,7 @@ class Bench:
         data, take: where the images come from, and which rows of them are used.
         names: networks beside the models.
         cosign_compat: inpainting as CoSIGN's released ControlNet knows it.
+        compiled: run the models' backbones through ``torch.compile``; faster, and other last bits.
     """
 
     out: Path
@@ -55,6 +56,7 @@ class Bench:
     take: slice = field(default_factory=lambda: slice(0, None))
     names: Names = field(default_factory=Names)
     cosign_compat: bool = False
+    compiled: bool = False
 
     def __post_init__(self) -> None:
         if self.dataset not in DATASETS:

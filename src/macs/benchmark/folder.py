@@ -16,7 +16,7 @@ from macs.training.checkpoint import write_atomically
 
 FORMAT = 1
 #: What a folder's rows must agree in.
-CONFIGURATION = ("format", "dataset", "images", "seed", "features", "cosign_compat", "data")
+CONFIGURATION = ("format", "dataset", "images", "seed", "features", "cosign_compat", "compiled", "data")
 
 
 def check_folder(bench: Bench) -> None:
@@ -24,7 +24,7 @@ def check_folder(bench: Bench) -> None:
     path = bench.out / "bench.json"
     ours: dict[str, Any] = {
         "format": FORMAT, "dataset": bench.dataset, "images": len(bench.pixels), "seed": bench.seed,
-        "features": bench.features, "cosign_compat": bench.cosign_compat,
+        "features": bench.features, "cosign_compat": bench.cosign_compat, "compiled": bench.compiled,
         "data": hashlib.sha256(bench.pixels.contiguous().numpy().tobytes()).hexdigest()[:16],
         "models": bench.names.digests(bench.models, bench.tasks, {p for entry in bench.entries.values() for p in entry.uses}),
     }  # fmt: skip

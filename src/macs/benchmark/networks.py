@@ -73,9 +73,12 @@ class Networks:
         return load(self.names.deft)
 
 
-def loaded(names: Names, model: str, task: str) -> Networks:
+def loaded(names: Names, model: str, task: str, compiled: bool = False) -> Networks:
     """The networks for a task."""
-    return Networks(load(model, control=names.control(model, task)), names)
+    network = load(model, control=names.control(model, task))
+    if compiled:
+        network.unet.compile()
+    return Networks(network, names)
 
 
 def check_conditions(names: Names, models: Iterable[str], tasks: Iterable[str]) -> None:

@@ -159,7 +159,7 @@ def fresh_rows(
     extractor = Extractor(bench.features, bench.cache, bench.inception)
     reference = Reference(extractor(x))
     for (name, task), group in groupby(jobs, key=lambda job: job[:2]):
-        networks = loaded(bench.names, name, task)
+        networks = loaded(bench.names, name, task, bench.compiled)
         for job, solver in [(job, bench.entries[job[2]].solver(networks, task)) for job in group]:
             out = restored(bench, job, solver, measured[task], on_images)
             values, each = contributions(out, x, extractor, reference, lpips, on_images)

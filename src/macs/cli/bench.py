@@ -63,6 +63,9 @@ def bench(
     inception: Annotated[Path | None, typer.Option(help="Inception's weights; else $MACS_INCEPTION, else a download.")] = None,
     lpips: Annotated[Path | None, typer.Option(help="LPIPS weights; else $MACS_LPIPS, else no LPIPS.")] = None,
     out: Annotated[Path, typer.Option(help="The folder of the results; a run in it goes on.")] = Path("bench"),
+    compiled: Annotated[
+        bool, typer.Option("--compile", help="Compile the models' backbones: a minute to start, then faster.")
+    ] = False,
     report: Annotated[bool, typer.Option("--report", help="Only write tables and figures of what is there.")] = False,
 ) -> None:
     """Run model x task x sampler; write rows.jsonl, report.md, report.html, LaTeX tables and figures.
@@ -91,7 +94,7 @@ def bench(
         typer.echo(f"note: {left_out}", err=True)
     job = Bench(
         out, tuple(listed(model) or (about.model,)), tuple(asked), entries, images, seed, features, text(inception),
-        text(lpips), dataset, data, parsed_rows(rows), names, cosign_compat,
+        text(lpips), dataset, data, parsed_rows(rows), names, cosign_compat, compiled,
     )  # fmt: skip
     if not report:
         followed(job)
