@@ -206,7 +206,7 @@ class Pooled(nn.Module):
 def accelerated(model: Inception) -> Callable[[Tensor], Tensor]:
     """The same network, in float32 too, in OpenVINO's runtime where that is installed; else as it is.
 
-    The features agree to the last bits of float32 (:mod:`benchmarks.inception` measures both, and how far FID moves).
+    The features agree to the last bits of float32 (``benchmarks/inception.py`` measures both, and how far FID moves).
     """
     if importlib.util.find_spec("openvino") is None:
         return model
