@@ -29,10 +29,14 @@ _HOMES = {
     "MacsError": "errors", "MacsWarning": "errors",
 }  # fmt: skip
 
-__all__ = ["__version__", *_HOMES]
+_MODULES = ("data", "levels", "metrics", "models", "training")
+
+__all__ = ["__version__", *_HOMES, *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"macs.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'macs' has no attribute {name!r}")
     value = getattr(import_module(f"macs.{_HOMES[name]}"), name)
