@@ -57,27 +57,42 @@ def shape(label: str) -> str:
 
 
 def plane(rows: Sequence[Row], path: Path) -> Path:
-    """PSNR against the Frechet distance, a point for each sampler of the table: up and left is better."""
+    """PSNR against the Frechet distance, a point for each sampler of the table: up and left is better.
+
+    Samplers of many calls lie far from the others, which are drawn once more without them.
+    """
+    few = [row for row in rows if row["nfe"] in CALLS]
+    views = [rows, few] if 1 < len(few) < len(rows) else [rows]
     tasks = tasks_of(rows)
     labels = list(dict.fromkeys(row["sampler"] for row in rows))
     columns = min(5, max(2, 2 * len(tasks) - 1))
-    figure, axes = canvas(len(tasks), 4.2, 3.4 + 0.2 * -(-len(labels) // columns))
-    handles = {}
-    for axis, task in zip(axes[0], tasks, strict=True):
-        for row in (r for r in rows if r["task"] == task):
-            own = row["sampler"].startswith("MACS-D")
-            handles[row["sampler"]] = axis.errorbar(
-                row["fid"], row["psnr"], xerr=half(row, "fid"), yerr=half(row, "psnr"), color=CALLS.get(row["nfe"], MANY),
-                marker=shape(row["sampler"]), markersize=11 if own else 7, markerfacecolor=None if own else "none",
-                linestyle="none", elinewidth=0.8, capsize=2,
-            )  # fmt: skip
-        axis.set(title=task, xlabel=f"{NAMES[rows[0]['features']][0]} (lower is better)")
-        plain_log(axis, [row["fid"] for row in rows if row["task"] == task])
-        axis.grid(alpha=0.3)
-    axes[0, 0].set_ylabel("PSNR in dB (higher is better)")
-    ordered = [label for label in labels if label in handles]
-    figure.legend([handles[label] for label in ordered], ordered, loc="outside lower center", ncols=columns, fontsize=8)
+    figure, axes = canvas(len(tasks), 4.2, 3.1 + 0.2 * -(-len(labels) // columns) / len(views), rows=len(views))
+    handles: dict[str, Any] = {}
+    for i, view in enumerate(views):
+        for axis, task in zip(axes[i], tasks, strict=True):
+            handles |= scatter(axis, [row for row in view if row["task"] == task])
+            axis.set(title=task if i == 0 else f"{task}, up to {max(CALLS)} calls")
+            axis.set(xlabel=f"{NAMES[rows[0]['features']][0]} (lower is better)")
+        axes[i, 0].set_ylabel("PSNR in dB (higher is better)")
+    figure.legend([handles[label] for label in labels], labels, loc="outside lower center", ncols=columns, fontsize=8)
     return finish(figure, path)
+
+
+def scatter(axis: Any, rows: Sequence[Row]) -> dict[str, Any]:
+    """One task's points with their intervals; the marker of each label."""
+    handles = {}
+    for row in rows:
+        own, colour = row["sampler"].startswith("MACS-D"), CALLS.get(row["nfe"], MANY)
+        ends = {"xerr": half(row, "fid"), "yerr": half(row, "psnr")}
+        axis.errorbar(row["fid"], row["psnr"], **ends, color=colour, fmt="none", elinewidth=0.8)
+        (handles[row["sampler"]],) = axis.plot(
+            row["fid"], row["psnr"], color=colour, marker=shape(row["sampler"]), markersize=11 if own else 7,
+            markerfacecolor=colour if own else "none", linestyle="none",
+        )  # fmt: skip
+    if rows:
+        plain_log(axis, [row["fid"] for row in rows])
+    axis.grid(alpha=0.3)
+    return handles
 
 
 def plain_log(axis: Any, values: Sequence[float]) -> None:
