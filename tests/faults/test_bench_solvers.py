@@ -106,7 +106,7 @@ def test_the_table_and_the_figure_of_all_solvers(finished):
 def test_the_networks_of_a_run_are_kept_in_mind(finished):
     path = finished.out / "bench.json"
     before = path.read_text()
-    assert json.loads(before)["models"]["denoiser"] == store.model_digest("fashion-mnist-edm")
+    assert json.loads(before)["networks"]["denoiser"] == store.model_digest("fashion-mnist-edm")
     path.write_text(before.replace('"denoiser": "', '"denoiser": "0'))
     with pytest.raises(macs.MacsError, match="another file for the network denoiser"):
         run(finished, lambda row: None)
