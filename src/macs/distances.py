@@ -109,11 +109,14 @@ def gaussian_influence(features: Tensor, gap: Tensor, transport: Tensor) -> Tens
 
 
 def kernel(features: Tensor, reference: Reference) -> Distance:
-    r"""The squared maximum mean discrepancy under :math:`k(x, y) = (x\cdot y/d + 1)^3`, unbiased, over all pairs.
+    r"""The squared maximum mean discrepancy under :math:`k(x, y) = (x\cdot y/d + 1)^3`, its usual estimate over all pairs.
 
     .. math:: \frac{1}{N(N-1)}\sum_{i\ne j} (k(x_i, x_j) + k(y_i, y_j)) - \frac{2}{N^2}\sum_{i,j} k(x_i, y_j)
 
-    Averaging it over random subsets, as is usual, estimates the same number with more noise.
+    It is unbiased for independent sets. Here :math:`x_i` restores :math:`y_i`, and the pairs :math:`i = j` of the last term
+    make it low: by :math:`\frac2N (\overline{k(y_i, y_i)} - \overline{k(y_i, y_j)})` for a perfect restoration, on Inception
+    about 3e-3 at N = 200 and 6e-5 at N = 10,000; by less for others. Averaging it over random subsets, as is usual, estimates
+    the same number with more noise.
     """
     x, y = checked(features), reference.features
     check_paired(x, y)

@@ -2,40 +2,46 @@
 
 import json
 import shutil
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
+import macs
 from macs.benchmark.bench import Bench
+from macs.benchmark.classifier import released
 from macs.benchmark.dataset import DATASETS
 from macs.benchmark.features import Extractor, to_bytes
-from macs.benchmark.folder import read_npz, read_rows
-from macs.benchmark.networks import Names, Networks
-from macs.benchmark.paired import AGAINST, differences
+from macs.benchmark.figures import FAMILIES, member, shape
+from macs.benchmark.folder import chunks, read_rows, slug
+from macs.benchmark.networks import Names, Networks, loaded
+from macs.benchmark.paired import BASELINES, OUTSIDE, Difference, differences, rivals
 from macs.benchmark.paper import NFE, TABLE_I, TABLE_II, TABLE_III
 from macs.benchmark.perceptual import find_lpips
 from macs.benchmark.report import write_report
 from macs.benchmark.run import METRICS, missing_jobs, restore_chunk, run
-from macs.benchmark.solvers import SOLVERS
-from macs.benchmark.suite import chosen
+from macs.benchmark.sealed import read_npz, write_npz
+from macs.benchmark.solvers import SAMPLERS, SOLVERS
+from macs.benchmark.suite import ABLATION, GAMMAS, LEVELS, Entry, chosen
+from macs.benchmark.tables import tables
 from macs.cli import app
 from macs.errors import ConfigError, DataError, MacsWarning
 from macs.metrics import psnr, ssim
+from macs.steps import Multistep
 from tests.lpips import random_weights
 
 
 @pytest.fixture(scope="module")
 def test_set():
     """A test set of ten images that come with the package, four times over with small changes."""
-    import macs
-
     x = macs.examples("fashion-mnist")
     images = to_bytes(torch.cat([x.roll(k, -1) for k in range(4)]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("macs.benchmark.dataset.fashion_mnist", lambda split, root: images)
-        patch.setattr("macs.benchmark.bench.AT_ONCE", 16 * 784)
+        patch.setattr("macs.benchmark.bench.AT_ONCE", 19 * 784)
         patch.delenv("MACS_LPIPS", raising=False)
         yield images
 
@@ -66,7 +72,8 @@ def finished(once, tmp_path):
 
 def test_rows_say_what_they_are(finished, test_set):
     rows = read_rows(finished.rows_path)
-    assert [row["sampler"] for row in rows] == ["Multistep", "DDIM", "MACS-D"]
+    assert [row["sampler"] for row in rows] == ["MACS-D", "Multistep", "DDIM"]
+    assert rows[1]["settings"] == "Multistep(data=None), steps=2"
     for row in rows:
         assert row["nfe"] == 2
         assert row["images"] == 40
@@ -77,13 +84,13 @@ def test_rows_say_what_they_are(finished, test_set):
 
 
 def restored_images(bench, label):
-    parts = sorted((bench.cache / "restored" / f"fashion-mnist--inpainting--{label}").glob("*.npz"))
+    parts = sorted((bench.cache / "restored").glob(f"fashion-mnist--inpainting--{label}--*/*.npz"))
     return torch.cat([torch.from_numpy(read_npz(p)["x"]) for p in parts])
 
 
 def test_a_row_is_what_the_images_say(finished, test_set):
     """PSNR and SSIM once more from the restored images in the cache."""
-    row, truth = read_rows(finished.rows_path)[0], test_set.float() / 255
+    row, truth = read_rows(finished.rows_path)[1], test_set.float() / 255
     x = restored_images(finished, "Multistep")
     assert row["psnr"] == pytest.approx(psnr(x, truth).mean().item(), rel=1e-6)
     assert row["ssim"] == pytest.approx(ssim(x, truth).double().mean().item(), rel=1e-6)
@@ -104,9 +111,9 @@ def test_a_killed_run_goes_on_where_it_was(finished, test_set, tmp_path, monkeyp
     monkeypatch.setattr("macs.benchmark.run.restore_chunk", until_killed)
     with pytest.raises(KeyboardInterrupt):
         run(bench, lambda row: None)
-    assert [job[2] for job in missing_jobs(bench)] == ["DDIM", "MACS-D"]
+    assert [job[2] for job in missing_jobs(bench)] == ["Multistep", "DDIM"]
     run(bench, lambda row: None)
-    assert calls == 6 + 4, "three chunks a row; two of the second were done"
+    assert calls == 6 + 7, "four chunks a row, 13 images and one; one of the second row was done"
     assert without_times(read_rows(bench.rows_path)) == without_times(read_rows(finished.rows_path))
 
 
@@ -126,23 +133,202 @@ def test_a_torn_last_line_is_no_row(finished):
         read_rows(finished.rows_path)
 
 
+def contents(folder):
+    """Every file but the lock, which is empty."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
+
+
+@pytest.mark.parametrize("act", [lambda bench: run(bench, lambda row: None), write_report], ids=["run", "report"])
 @pytest.mark.parametrize(
     ("change", "sentence"),
-    [({"images": 20}, "holds rows of images 40, not 20"), ({"seed": 1}, "holds rows of seed 0, not 1")],
+    [
+        ({"images": 20}, "holds rows of images 40, not 20; give what its run was given, or use another --out"),
+        ({"seed": 1}, "holds rows of seed 0, not 1"),
+        ({"cosign_compat": True}, "holds rows of cosign_compat False, not True"),
+    ],
     ids=str,
 )
-def test_a_folder_of_another_configuration(finished, change, sentence):
-    before = finished.rows_path.read_bytes()
+def test_a_folder_of_another_configuration(finished, change, sentence, act):
+    before = contents(finished.out)
     with pytest.raises(ConfigError, match=sentence):
-        run(a_bench(finished.out, **change), lambda row: None)
-    assert finished.rows_path.read_bytes() == before
+        act(a_bench(finished.out, **change))
+    assert contents(finished.out) == before
 
 
-def test_a_folder_of_another_model_file(finished):
+def test_a_report_of_other_images(finished, test_set, monkeypatch):
+    monkeypatch.setattr("macs.benchmark.dataset.fashion_mnist", lambda split, root: test_set.flip(0))
+    before = contents(finished.out)
+    with pytest.raises(ConfigError, match="holds rows of data"):
+        write_report(a_bench(finished.out))
+    assert contents(finished.out) == before
+
+
+def test_a_report_does_not_ask_how_rows_were_computed(finished):
     path = finished.out / "bench.json"
-    path.write_text(path.read_text().replace('"fashion-mnist": "', '"fashion-mnist": "0'))
-    with pytest.raises(ConfigError, match="another file for the model fashion-mnist"):
-        run(finished, lambda row: None)
+    path.write_text(path.read_text().replace('"compiled": false', '"compiled": true'))
+    write_report(finished)
+
+
+@pytest.mark.parametrize("name", ["fashion-mnist", "classifier of the distances"])
+def test_a_folder_of_other_weights(finished, name, test_set):
+    path = finished.out / "bench.json"
+    path.write_text(path.read_text().replace(f'"{name}": "', f'"{name}": "0'))
+    before = contents(finished.out)
+    with pytest.raises(ConfigError, match=f"another file for the network {name}"):
+        run(a_bench(finished.out, labels=("aDDIM",)), lambda row: None)
+    assert contents(finished.out) == before
+
+
+def test_a_folder_with_a_row_of_other_settings(finished):
+    """A label that stands for something else now: the row that is there is neither kept nor overwritten."""
+    before = contents(finished.out)
+    bench = replace(finished, entries={"Multistep": Entry(Multistep(), (80.0, 1.0))})
+    with pytest.raises(ConfigError, match=r"holds the row 'Multistep' of inpainting for .*steps=2, which is now .*80.0, 1.0"):
+        run(bench, lambda row: None)
+    assert contents(finished.out) == before
+
+
+def test_chunks_of_other_settings_are_not_used(finished, tmp_path):
+    """The row is gone, its chunks are not: another solver under its label does not take them."""
+    rows = finished.rows_path.read_bytes().splitlines(keepends=True)
+    finished.rows_path.write_bytes(b"".join(rows[:1]))
+    other = {"Multistep": Entry(Multistep(), (80.0, 1.0))}
+    run(replace(finished, entries=other), lambda row: None)
+    fresh = replace(finished, out=tmp_path / "fresh", entries=other)
+    run(fresh, lambda row: None)
+    assert without_times(read_rows(finished.rows_path)[1:]) == without_times(read_rows(fresh.rows_path))
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b[:100] + bytes([b[100] ^ 1]) + b[101:]])
+def test_a_damaged_chunk_is_computed_again(finished, damage, monkeypatch):
+    whole = without_times(read_rows(finished.rows_path))
+    job = ("fashion-mnist", "inpainting", "DDIM")
+    path = list(chunks(finished, job, finished.entries["DDIM"].settings("inpainting")).values())[1]
+    path.write_bytes(damage(path.read_bytes()))
+    assert read_npz(path) is None
+    finished.rows_path.write_bytes(b"".join(finished.rows_path.read_bytes().splitlines(keepends=True)[:2]))
+    restored = []
+    monkeypatch.setattr("macs.benchmark.run.restore_chunk", lambda *args: restored.append(args[3]) or restore_chunk(*args))
+    run(finished, lambda row: None)
+    assert restored == [range(13, 26)]
+    assert without_times(read_rows(finished.rows_path)) == whole
+
+
+def test_every_flipped_byte_is_noticed(tmp_path):
+    path = tmp_path / "x.npz"
+    write_npz(path, {"x": torch.arange(5).numpy()})
+    whole = path.read_bytes()
+    assert read_npz(path)["x"].tolist() == [0, 1, 2, 3, 4]
+    for i in range(len(whole)):
+        path.write_bytes(whole[:i] + bytes([whole[i] ^ 0x40]) + whole[i + 1 :])
+        assert read_npz(path) is None, i
+
+
+def test_time_is_that_of_untraced_warm_calls(test_set, tmp_path, monkeypatch):
+    """Of four parts the first warms up and the last is smaller: the time is that of the two between."""
+    calls = []
+
+    def slow(solver, y, physics, ids, seed, traced):
+        part = restore_chunk(solver, y, physics, ids, seed, traced)
+        calls.append((ids, traced))
+        return part if traced else part | {"seconds": np.array(float(len(calls)) if len(ids) == 13 else 1e6)}
+
+    monkeypatch.setattr("macs.benchmark.run.restore_chunk", slow)
+    bench = a_bench(tmp_path / "bench", labels=("DDIM",))
+    run(bench, lambda row: None)
+    assert calls == [(range(13), True), (range(13, 26), False), (range(26, 39), False), (range(39, 40), False)]
+    assert read_rows(bench.rows_path)[0]["seconds_per_image"] == pytest.approx((2 + 3) / 2 / 13, abs=1e-6)
+
+
+def test_a_row_of_which_nothing_was_timed_is_timed_once_more(finished, test_set, monkeypatch):
+    """Each part was the first of a run that was killed."""
+    job = ("fashion-mnist", "inpainting", "DDIM")
+    for path in chunks(finished, job, finished.entries["DDIM"].settings("inpainting")).values():
+        write_npz(path, {"nfe": np.array(2), "levels": np.ones(2), **{k: read_npz(path)[k] for k in ("x", "chi2", "residue")}})
+    finished.rows_path.write_bytes(b"".join(finished.rows_path.read_bytes().splitlines(keepends=True)[:2]))
+    run(finished, lambda row: None)
+    assert 0 < read_rows(finished.rows_path)[2]["seconds_per_image"] < 10
+
+
+def test_a_trace_is_not_needed_to_know_how_well_images_fit(test_set):
+    """The numbers that a trace would give of the image that is returned."""
+    bench = a_bench("unused")
+    y, physics = bench.measured("inpainting").part(0, 5)
+    solver = bench.entries["MACS-D"].solver(Networks(macs.load("fashion-mnist"), Names()), "inpainting")
+    part = restore_chunk(solver, y, physics, range(5), 0, False)
+    _, trace = solver(y, physics, ids=range(5), trace=True)
+    torch.testing.assert_close(torch.from_numpy(part["chi2"]), trace.final_chi2, rtol=1e-4, atol=0)
+
+
+def test_names_that_look_alike_have_places_of_their_own():
+    assert slug("fashion-mnist", "DDIM") == "fashion-mnist--DDIM"
+    assert len({slug(name) for name in ("runs/m_1", "runs/m-1", "runs-m-1", "runs m 1")}) == 4
+
+
+def test_a_limited_run_is_extended_in_its_folder(finished, test_set, tmp_path):
+    """Another sampler, then another task: what was there stays, the report is of all in the suite's order."""
+    before = finished.rows_path.read_bytes()
+    run(a_bench(finished.out, labels=("one step", "aDDIM", "MACS-D"), tasks=("deblurring", "inpainting")), lambda row: None)
+    assert finished.rows_path.read_bytes().startswith(before)
+    rows = [(row["task"], row["sampler"]) for row in read_rows(finished.rows_path)[3:]]
+    assert rows == [
+        ("deblurring", "MACS-D"), ("deblurring", "aDDIM"), ("deblurring", "one step"), ("inpainting", "aDDIM"),
+        ("inpainting", "one step"),
+    ]  # fmt: skip
+    write_report(a_bench(finished.out, labels=("DDIM",)))
+    text = (finished.out / "report.md").read_text().split("## fashion-mnist: inpainting")[1].split("Differences")[0]
+    lines = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("|")]
+    assert lines[2:] == ["MACS-D", "Multistep", "DDIM", "aDDIM", "one step"]
+
+
+def test_what_matters_is_run_first():
+    """One and two calls of all tasks, then three and four, then the many."""
+    tasks = ("super-resolution", "inpainting")
+    jobs = a_bench("unused", labels=None, tasks=tasks).jobs()
+    few = ["MACS-D", "Multistep", "DDIM", "MACS", "aDDIM", "Euler", "Euler, as published", "one step", "MACS-D, 1 call"]
+    more = [f"{name}, {n} calls" for n in (3, 4) for name in ("MACS-D", "Multistep", "DDIM", "MACS")]
+    many = ["DPM-Solver", "Heun, 20 steps", "Heun"]
+    assert jobs == [("fashion-mnist", task, label) for tier in (few, more, many) for task in tasks for label in tier]
+
+
+TWO = {
+    "MACS-D", "Multistep", "DDIM", "MACS", "aDDIM", "Euler", "Euler, as published", "no noise", "Multistep, same grid",
+    "MACS, gamma 15",
+}  # fmt: skip
+CALLS = dict.fromkeys(TWO, 2) | {
+    "measurement": 0,
+    "one step": 1,
+    "MACS-D, 1 call": 1,
+    "DDRM": 20,
+    "DPS": 1000,
+    "Heun": 79,
+}
+
+
+@pytest.mark.parametrize(
+    ("label", "against"),
+    [
+        ("MACS-D", {"Multistep", "DDIM", "MACS", "aDDIM", "Euler", "Euler, as published", "measurement", "DDRM", "DPS"}),
+        ("MACS", {"Multistep", "DDIM", "measurement", "DDRM", "DPS"}),
+        ("Multistep", {"DDIM", "measurement", "DDRM", "DPS"}),
+        ("MACS-D, 1 call", {"one step", "measurement", "DDRM", "DPS"}),
+        ("no noise", {"MACS-D", "Multistep", "DDIM", "measurement", "DDRM", "DPS"}),
+        ("Multistep, same grid", {"MACS-D", "Multistep", "DDIM", "measurement", "DDRM", "DPS"}),
+        ("Heun", set()),
+        ("measurement", set()),
+    ],
+    ids=str,
+)
+def test_who_is_compared_with_whom(label, against):
+    found = rivals(label, CALLS)
+    assert set(found) == against
+    assert len(found) == len(against)
+
+
+def test_every_macs_d_of_the_table_meets_all_of_its_calls():
+    calls = {label: entry.steps for label, entry in SAMPLERS.items()}
+    for n, own in ((1, "MACS-D, 1 call"), (2, "MACS-D"), (3, "MACS-D, 3 calls"), (4, "MACS-D, 4 calls")):
+        assert set(rivals(own, calls)) == {label for label in calls if calls[label] == n} - {own}
 
 
 def test_pairs_are_compared_image_by_image(finished):
@@ -168,11 +354,56 @@ def test_the_report(finished):
     html = page.read_text()
     assert "data:image/png;base64," in html
     assert "http" not in html
+    assert "Differences on the same images" in html
+    line = next(line for line in text.splitlines() if line.startswith("| MACS-D | Multistep |"))
+    cell = line.split("|")[3].strip()
+    assert f"<td>MACS-D</td><td>Multistep</td><td>{cell}</td>" in html
     assert r"\begin{tabular}" in (finished.out / "table-II-fashion-mnist.tex").read_text()
     lines = [json.loads(line) for line in (finished.out / "paired.jsonl").read_text().splitlines()]
     assert {line["verdict"] for line in lines} <= {"ahead", "behind", "open"}
     for name in ("plane", "residue", "comparison"):
         assert (finished.out / f"{name}-fashion-mnist.png").stat().st_size > 10_000
+
+
+def a_row(label, task="inpainting", nfe=2, psnr_=20.0, fid=10.0):
+    values = {"psnr": psnr_, "ssim": 0.8, "fid": fid, "kid": 1.0, "chi2": 1.0, "residue": 0.1}
+    ends = {f"{m}_{end}": value + by for m, value in values.items() for end, by in (("lo", -0.1), ("hi", 0.1))}
+    return {
+        "model": "fashion-mnist", "task": task, "sampler": label, "nfe": nfe, "levels": [80.0, 4.4], "images": 40, "seed": 0,
+        "features": "classifier", "seconds_per_image": 0.01, **values, **ends,
+    }  # fmt: skip
+
+
+def test_studies_do_not_crowd_the_table():
+    """All suites in one folder: the table lists its rows; the ablation, the sweeps and the pairs are tables of their own."""
+    rows = [a_row(label) for label in {**SAMPLERS, **ABLATION, **GAMMAS, **LEVELS}]
+    pairs = [("MACS-D", "DDIM"), ("MACS", "DDIM"), ("DDIM", "Multistep"), ("MACS, gamma 15", "DDIM"), ("no noise", "DDIM")]
+    pairs += [("no noise", "MACS-D")]
+    found = [Difference("fashion-mnist", "inpainting", *pair, m, -1.0, -2.0, -0.5) for pair in pairs for m in ("psnr", "fid")]
+    made = {one.caption: one for one in tables(rows, [], found)}
+    firsts = {caption: [line[0] for line in one.body] for caption, one in made.items()}
+    assert firsts["Samplers"] == list(SAMPLERS)
+    assert firsts["What each part of MACS-D does"] == list(ABLATION)[1:]
+    assert firsts["Sweeps"] == [*GAMMAS, *LEVELS]
+    same = made["Differences on the same images"]
+    assert same.heads == ["sampler", "against", "PSNR", "Frechet"]
+    assert same.body[0] == ["MACS-D", "DDIM", "-1.000 (-2.000 to -0.500) behind", "-1.000 (-2.000 to -0.500) ahead"]
+    assert [line[:2] for line in same.body] == [["MACS-D", "DDIM"], ["MACS", "DDIM"]]
+    assert [line[:2] for line in made["The variants' differences from MACS-D on the same images"].body] == [
+        ["no noise", "MACS-D"]
+    ]
+
+
+def test_every_row_of_the_plane_looks_different():
+    looks = {(shape(label), entry.steps) for label, entry in SAMPLERS.items()}
+    assert len(looks) == len(SAMPLERS)
+
+
+def test_the_residue_curve_of_macs_d_begins_with_its_own_first_call():
+    first = {
+        family: [label for label in SAMPLERS if SAMPLERS[label].steps == 1 and member(label, family)] for family in FAMILIES
+    }
+    assert first == {"Multistep": ["one step"], "DDIM": ["one step"], "MACS": ["one step"], "MACS-D": ["MACS-D, 1 call"]}
 
 
 def test_differences_outlive_the_cache(finished):
@@ -209,14 +440,23 @@ def test_lpips_of_new_rows_is_that_of_rows_completed_later(finished, weights, tm
     new = a_bench(tmp_path / "new", labels=("DDIM",), lpips=weights)
     run(new, lambda row: None)
     run(a_bench(finished.out, lpips=weights), lambda row: None)
-    assert without_times(read_rows(new.rows_path)) == without_times(read_rows(finished.rows_path)[1:2])
+    assert without_times(read_rows(new.rows_path)) == without_times(read_rows(finished.rows_path)[2:])
+
+
+def test_lpips_of_two_files_is_not_mixed(finished, weights, tmp_path):
+    run(a_bench(finished.out, lpips=weights), lambda row: None)
+    save_file({name: 2 * t for name, t in random_weights().items()}, tmp_path / "other.safetensors")
+    before = contents(finished.out)
+    with pytest.raises(ConfigError, match="another file for the network LPIPS"):
+        run(a_bench(finished.out, labels=("aDDIM",), lpips=str(tmp_path / "other.safetensors")), lambda row: None)
+    assert contents(finished.out) == before
 
 
 def test_rows_whose_images_are_gone_stay_without_lpips(finished, weights):
-    next((finished.cache / "restored" / "fashion-mnist--inpainting--DDIM").glob("*.npz")).unlink()
+    next((finished.cache / "restored").glob("fashion-mnist--inpainting--DDIM--*/*.npz")).unlink()
     with pytest.warns(MacsWarning, match=r"1 rows stay without LPIPS \(DDIM\).*another --out"):
         run(a_bench(finished.out, lpips=weights), lambda row: None)
-    assert ["lpips" in row for row in read_rows(finished.rows_path)] == [True, False, True]
+    assert ["lpips" in row for row in read_rows(finished.rows_path)] == [True, True, False]
     write_report(finished)
     text = (finished.out / "report.md").read_text()
     assert "LPIPS is version 0.1 on AlexNet" in text
@@ -229,18 +469,72 @@ def test_rows_whose_images_are_gone_stay_without_lpips(finished, weights):
 
 
 def test_features_are_cached_by_content(tmp_path):
-    """An image that was seen in another set is not run again, whatever its place; a damaged cache is one sentence."""
-    import macs
-
+    """An image that was seen in another set is not run again, whatever its place."""
     x = macs.examples("fashion-mnist")
-    first = Extractor("classifier", tmp_path)
-    features = first(x)
+    features = Extractor("classifier", tmp_path)(x)
     again = Extractor("classifier", tmp_path)
-    again._network = lambda images: pytest.fail("the network ran")
+    again.network = lambda images: pytest.fail("the network ran")
     assert torch.equal(again(x.flip(0)), features.flip(0))
-    next((tmp_path / "classifier").glob("*.npy")).write_bytes(b"torn")
-    with pytest.raises(DataError, match="is damaged"):
-        Extractor("classifier", tmp_path)(x)
+
+
+@pytest.mark.parametrize("suffix", ["npy", "keys"])
+@pytest.mark.parametrize(
+    "damage", [lambda b: b[:-1], lambda b: b[:200] + bytes([b[200] ^ 1]) + b[201:]], ids=["cut", "flipped"]
+)
+def test_damaged_features_are_computed_again(suffix, damage, tmp_path):
+    x = macs.examples("fashion-mnist").repeat(2, 1, 1, 1).roll(1, -1)
+    x[10:] = x[10:].flip(-1)
+    features = Extractor("classifier", tmp_path)(x)
+    path = next(tmp_path.glob(f"classifier-*/*.{suffix}"))
+    path.write_bytes(damage(path.read_bytes()))
+    assert torch.equal(Extractor("classifier", tmp_path)(x), features)
+    again = Extractor("classifier", tmp_path)
+    again.network = lambda images: pytest.fail("the network ran")
+    assert torch.equal(again(x), features)
+
+
+def test_features_of_two_networks_are_not_mixed(tmp_path, monkeypatch):
+    x, bundled = macs.examples("fashion-mnist"), released()
+    features = Extractor("classifier", tmp_path)(x)
+    torch.nn.init.zeros_(bundled.neck.weight)
+    monkeypatch.setattr("macs.benchmark.features.released", lambda: bundled)
+    assert not torch.equal(Extractor("classifier", tmp_path)(x), features)
+
+
+def test_a_kill_loses_few_features(tmp_path, monkeypatch):
+    monkeypatch.setattr("macs.benchmark.features.KEPT", 4)
+    x = macs.examples("fashion-mnist")
+    killed, seen = Extractor("classifier", tmp_path, batch=2), []
+
+    def until_killed(images):
+        seen.append(len(images))
+        if len(seen) == 4:
+            raise KeyboardInterrupt
+        return images.float().mean((2, 3))
+
+    killed.network = until_killed
+    with pytest.raises(KeyboardInterrupt):
+        killed(x)
+    again, ran = Extractor("classifier", tmp_path), []
+    again.network = lambda images: ran.append(len(images)) or images.float().mean((2, 3))
+    assert torch.equal(again(x), to_bytes(x).float().mean((2, 3)))
+    assert sum(ran) == 6, "four of ten were kept"
+
+
+def test_all_networks_are_compiled(monkeypatch, tmp_path):
+    """The model, the denoiser and DEFT's network, and none unless it is asked for."""
+
+    class Network:
+        def __init__(self, name):
+            self.name, self.unet, self.compiled = name, self, False
+
+        def compile(self):
+            self.compiled = True
+
+    monkeypatch.setattr("macs.benchmark.networks.load", lambda name, control=None: Network(name))
+    for compiled in (True, False):
+        networks = loaded(Names(deft="deft"), "fashion-mnist", "inpainting", compiled)
+        assert [part.compiled for part in (networks.model, networks.denoiser, networks.deft)] == [compiled] * 3
 
 
 @pytest.mark.parametrize(
@@ -269,7 +563,7 @@ def test_bad_input_is_one_line(options, sentence, test_set, tmp_path):
 def test_the_suite_holds_what_the_paper_compares(name):
     suite = DATASETS[name].suite("table")
     assert set(NFE) <= set(suite)
-    assert {label for labels in AGAINST.values() for label in labels} <= {*suite, *SOLVERS}
+    assert {*OUTSIDE, *(label for labels in BASELINES.values() for label in labels)} <= {*suite, *SOLVERS}
     assert {task for table in DATASETS[name].tables for task in table.tasks} == set(DATASETS[name].tasks)
 
 

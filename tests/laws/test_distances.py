@@ -69,6 +69,16 @@ def test_frechet_is_torchmetrics():
     assert frechet(x.float(), Reference(y.float())).value == pytest.approx(theirs.compute().item(), rel=1e-4)
 
 
+def test_kernel_of_perfect_restorations_is_low_by_the_pairs_of_one_scene():
+    """What its docstring says: the two sets are not independent."""
+    y = torch.randn(30, 6, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    k = (y @ y.mT / 6 + 1).pow(3)
+    own, others = k.diagonal().mean(), (k.sum() - k.trace()) / (30 * 29)
+    value = kernel(y, Reference(y)).value
+    assert value < 0
+    assert value == pytest.approx(-2 / 30 * (own - others).item(), rel=1e-10)
+
+
 def test_kernel_is_torchmetrics():
     x, y = sets()
     theirs = KernelInceptionDistance(feature=Identity(), subsets=1, subset_size=len(x), normalize=True)

@@ -1,5 +1,7 @@
 """What a benchmark runs: models, tasks and solvers on the images of a dataset."""
 
+import math
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +19,9 @@ from macs.tasks import task as make_task
 
 #: How many numbers of images are restored at once: 500 images of Fashion-MNIST, 31 of 64 pixels in colour, 1 of 256.
 AT_ONCE = 500 * 784
+
+#: Rows of up to so many steps are run for all models and tasks before those of more.
+SOONER = (2, 4)
 
 #: A row to be: model, task and label.
 Job = tuple[str, str, str]
@@ -39,7 +44,7 @@ class Bench:
         data, take: where the images come from, and which rows of them are used.
         names: networks beside the models.
         cosign_compat: inpainting as CoSIGN's released ControlNet knows it.
-        compiled: run the models' backbones through ``torch.compile``; faster, and other last bits.
+        compiled: run the backbones of all networks through ``torch.compile``; faster, and other last bits.
     """
 
     out: Path
@@ -79,7 +84,7 @@ class Bench:
 
     @property
     def cache(self) -> Path:
-        """What may be deleted: it only saves time."""
+        """Restored images, features and the images' contributions; without them no pair is compared anew."""
         return self.out / "cache"
 
     @property
@@ -101,8 +106,10 @@ class Bench:
         return self.pixels.float() / 255
 
     def chunk(self, label: str) -> int:
-        """How many images of a row are restored at once."""
-        return max(1, AT_ONCE // self.pixels[0].numel() // self.about.parts(label))
+        """How many images of a row are restored at once; at least two parts are of that size, as the second is timed."""
+        most = max(1, AT_ONCE // self.pixels[0].numel() // self.about.parts(label))
+        images = len(self.pixels)
+        return images // max(2, math.ceil(images / most))
 
     def measured(self, task: str) -> Measured:
         """A task on the true images."""
@@ -114,5 +121,6 @@ class Bench:
         return Measured(self.truth, make_task(task, image_shape=(c, h, w), **options.get(task, {})), self.seed)
 
     def jobs(self) -> list[Job]:
-        """Every row to be."""
-        return [(model, task, label) for model in self.models for task in self.tasks for label in self.entries]
+        """Every row to be, those of few steps first."""
+        jobs = [(model, task, label) for model in self.models for task in self.tasks for label in self.entries]
+        return sorted(jobs, key=lambda job: bisect_left(SOONER, self.entries[job[2]].steps))

@@ -40,9 +40,15 @@ class Dataset:
         """The paper's guidance scale for each task."""
         return gammas(self.tables)
 
+    @property
+    def contenders(self) -> Suite:
+        """Every row of every suite."""
+        return {label: entry for suite in self.suites.values() for label, entry in suite.items()}
+
     def parts(self, label: str) -> int:
         """Into how many times more parts the row of a label is cut than usual."""
-        return next((suite[label].parts for suite in self.suites.values() if label in suite), 1)
+        known = self.contenders
+        return known[label].parts if label in known else 1
 
     def suite(self, name: str) -> Suite:
         """A suite by its name."""

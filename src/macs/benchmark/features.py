@@ -5,7 +5,8 @@ Images are rounded to 8 bits first, as they would be in a file: FID and KID are 
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from io import BytesIO
 from pathlib import Path
 
@@ -13,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from macs.benchmark.classifier import released
-from macs.benchmark.inception import accelerated, load_inception
-from macs.errors import DataError, unknown
-from macs.training.checkpoint import write_atomically
+from macs.benchmark.classifier import Classifier, released
+from macs.benchmark.inception import Inception, accelerated, load_inception
+from macs.benchmark.sealed import read_sealed, tensors_digest, write_sealed
+from macs.errors import unknown
 
 Network = Callable[[Tensor], Tensor]
 #: What the two distances are called for each kind of features.
@@ -33,53 +34,73 @@ def keys(images: Tensor) -> list[bytes]:
     return [hashlib.blake2b(image.numpy().tobytes(), digest_size=16).digest() for image in images]
 
 
+#: How many images' features are computed before they are written: what a kill can lose.
+KEPT = 1000
+
+
 @dataclass
 class Extractor:
-    """A feature network and its cache, a folder of ``<digest of the set>.npy`` beside ``<digest>.keys``, one key per row."""
+    """A feature network and its cache: a folder of ``<digest of the set>.npy`` beside ``<digest>.keys``, one key per row.
+
+    The folder is named by the network's weights too, so that features of two networks are never mixed.
+    """
 
     kind: str
     cache: Path
     inception: str | None = None
     batch: int = 50
-    _rows: dict[bytes, tuple[Path, int]] = field(default_factory=dict, repr=False)
-    _network: Network | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.kind not in NAMES:
             raise unknown("kind of features", self.kind, NAMES)
-        for path in sorted(self.folder.glob("*.keys")):
-            content, matrix = path.read_bytes(), path.with_suffix(".npy")
-            if matrix.is_file():
-                self._rows |= {content[i : i + 16]: (matrix, i // 16) for i in range(0, len(content), 16)}
+
+    @cached_property
+    def model(self) -> Inception | Classifier:
+        """The network as it was loaded."""
+        return load_inception(self.inception) if self.kind == "inception" else released()
+
+    @cached_property
+    def digest(self) -> str:
+        """What the network's weights are."""
+        return tensors_digest(self.model.state_dict())
+
+    @cached_property
+    def network(self) -> Network:
+        """The network as it is run on images, uint8."""
+        model = self.model
+        if isinstance(model, Classifier):
+            return lambda images: model.features(images.float() / 255)
+        return accelerated(model)
 
     @property
     def folder(self) -> Path:
-        """Where features of this kind are kept."""
-        return self.cache / self.kind
+        """Where the features of this network are kept."""
+        return self.cache / f"{self.kind}-{self.digest}"
 
-    @property
-    def network(self) -> Network:
-        """The network, loaded when it is first needed."""
-        if self._network is None:
-            if self.kind == "inception":
-                self._network = accelerated(load_inception(self.inception))
-            else:
-                classifier = released()
-                self._network = lambda images: classifier.features(images.float() / 255)
-        return self._network
+    @cached_property
+    def places(self) -> dict[bytes, tuple[Path, int]]:
+        """The file and row of each known image."""
+        out: dict[bytes, tuple[Path, int]] = {}
+        for path in sorted(self.folder.glob("*.keys")):
+            content, matrix = read_sealed(path), path.with_suffix(".npy")
+            if content is not None and matrix.is_file():
+                out |= {content[i : i + 16]: (matrix, i // 16) for i in range(0, len(content), 16)}
+        return out
 
     def __call__(self, x: Tensor, on_images: Callable[[int], None] = lambda n: None) -> Tensor:
         """The features of images in [0, 1], (N, d); ``on_images`` hears how many more are done."""
         images = to_bytes(x)
         names = keys(images)
-        new = list({name: i for i, name in reversed(list(enumerate(names))) if name not in self._rows}.values())
+        matrices = self.matrices(names)
+        new = list({name: i for i, name in reversed(list(enumerate(names))) if name not in self.places}.values())
         on_images(len(names) - len(new))
-        if new:
-            self.add(images[sorted(new)], on_images)
-        return self.look_up(names)
+        for part in images[sorted(new)].split(KEPT) if new else ():
+            path, matrix = self.add(part, on_images)
+            matrices[path] = matrix
+        return torch.from_numpy(np.stack([matrices[path][row] for path, row in (self.places[name] for name in names)]))
 
-    def add(self, images: Tensor, on_images: Callable[[int], None]) -> None:
-        """Run the network on images and keep what it said."""
+    def add(self, images: Tensor, on_images: Callable[[int], None]) -> tuple[Path, np.ndarray]:
+        """Run the network on images and keep what it said; the file, and what is in it."""
         parts = []
         with torch.no_grad():
             for part in images.split(self.batch):
@@ -87,22 +108,22 @@ class Extractor:
                 on_images(len(part))
         matrix, names = torch.cat(parts).numpy(), keys(images)
         path = self.folder / f"{hashlib.sha256(b''.join(names)).hexdigest()[:32]}.npy"
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, npy_bytes(matrix))
-        write_atomically(path.with_suffix(".keys"), b"".join(names))
-        self._rows |= {name: (path, i) for i, name in enumerate(names)}
+        write_sealed(path, npy_bytes(matrix))
+        write_sealed(path.with_suffix(".keys"), b"".join(names))
+        self.places.update({name: (path, i) for i, name in enumerate(names)})
+        return path, matrix
 
-    def look_up(self, names: list[bytes]) -> Tensor:
-        """The rows of known images."""
-        files = {self._rows[name][0] for name in names}
-        matrices = {}
-        for path in files:
-            try:
-                matrices[path] = np.load(path, mmap_mode="r", allow_pickle=False)
-            except (OSError, ValueError) as error:
-                raise DataError(f"{path} is damaged ({error}); delete it, and its features are computed again") from error
-        rows = [matrices[path][row] for path, row in (self._rows[name] for name in names)]
-        return torch.from_numpy(np.stack(rows))
+    def matrices(self, names: list[bytes]) -> dict[Path, np.ndarray]:
+        """The files that hold these images, where they are known; a damaged one is deleted, and its images are new again."""
+        out = {}
+        for path in {self.places[name][0] for name in names if name in self.places}:
+            content = read_sealed(path)
+            if content is None:
+                path.unlink(missing_ok=True)
+                self.places = {name: place for name, place in self.places.items() if place[0] != path}
+            else:
+                out[path] = np.load(BytesIO(content), allow_pickle=False)
+        return out
 
 
 def npy_bytes(matrix: np.ndarray) -> bytes:

@@ -12,7 +12,7 @@ import numpy as np
 from macs.benchmark.features import NAMES
 
 Row = dict[str, Any]
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = "osD^vP*X<>hp"
 STYLES = ("-", "--", ":", "-.")
 
@@ -42,27 +42,57 @@ def tasks_of(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(row["task"] for row in rows))
 
 
+#: In the plane a shape stands for a sampler, a colour for its number of calls; what lies on top of each other is still seen.
+SHAPES = {
+    "MACS-D": "*", "Multistep": "o", "one step": "o", "DDIM": "s", "MACS": "D", "aDDIM": "^", "Euler": "v",
+    "Euler, as published": ">", "DPM-Solver": "X", "Heun, 20 steps": "p", "Heun": "h",
+}  # fmt: skip
+CALLS = {1: "#E69F00", 2: "#0072B2", 3: "#009E73", 4: "#D55E00"}
+MANY = "#000000"
+
+
+def shape(label: str) -> str:
+    """The marker of a row of the table."""
+    return SHAPES.get(label) or SHAPES[label.split(", ")[0]]
+
+
 def plane(rows: Sequence[Row], path: Path) -> Path:
-    """PSNR against the Frechet distance, a point for each sampler: up and left is better."""
-    rows = [row for row in rows if row["nfe"] > 0] or rows
+    """PSNR against the Frechet distance, a point for each sampler of the table: up and left is better.
+
+    Samplers of many calls lie far from the others, which are drawn once more without them.
+    """
+    few = [row for row in rows if row["nfe"] in CALLS]
+    views = [rows, few] if 1 < len(few) < len(rows) else [rows]
     tasks = tasks_of(rows)
     labels = list(dict.fromkeys(row["sampler"] for row in rows))
     columns = min(5, max(2, 2 * len(tasks) - 1))
-    figure, axes = canvas(len(tasks), 4.2, 3.4 + 0.18 * -(-len(labels) // columns))
-    for axis, task in zip(axes[0], tasks, strict=True):
-        for row in (r for r in rows if r["task"] == task):
-            i = labels.index(row["sampler"])
-            axis.errorbar(
-                row["fid"], row["psnr"], xerr=half(row, "fid"), yerr=half(row, "psnr"), color=COLOURS[i % len(COLOURS)],
-                marker=MARKERS[i % len(MARKERS)], markersize=6, linestyle="none", label=row["sampler"], capsize=2,
-            )  # fmt: skip
-        axis.set(title=task, xlabel=f"{NAMES[rows[0]['features']][0]} (lower is better)")
-        plain_log(axis, [row["fid"] for row in rows if row["task"] == task])
-        axis.grid(alpha=0.3)
-    axes[0, 0].set_ylabel("PSNR in dB (higher is better)")
-    handles, names = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=columns, fontsize=8)
+    figure, axes = canvas(len(tasks), 4.2, 3.1 + 0.2 * -(-len(labels) // columns) / len(views), rows=len(views))
+    handles: dict[str, Any] = {}
+    for i, view in enumerate(views):
+        for axis, task in zip(axes[i], tasks, strict=True):
+            handles |= scatter(axis, [row for row in view if row["task"] == task])
+            axis.set(title=task if i == 0 else f"{task}, up to {max(CALLS)} calls")
+            axis.set(xlabel=f"{NAMES[rows[0]['features']][0]} (lower is better)")
+        axes[i, 0].set_ylabel("PSNR in dB (higher is better)")
+    figure.legend([handles[label] for label in labels], labels, loc="outside lower center", ncols=columns, fontsize=8)
     return finish(figure, path)
+
+
+def scatter(axis: Any, rows: Sequence[Row]) -> dict[str, Any]:
+    """One task's points with their intervals; the marker of each label."""
+    handles = {}
+    for row in rows:
+        own, colour = row["sampler"].startswith("MACS-D"), CALLS.get(row["nfe"], MANY)
+        ends = {"xerr": half(row, "fid"), "yerr": half(row, "psnr")}
+        axis.errorbar(row["fid"], row["psnr"], **ends, color=colour, fmt="none", elinewidth=0.8)
+        (handles[row["sampler"]],) = axis.plot(
+            row["fid"], row["psnr"], color=colour, marker=shape(row["sampler"]), markersize=11 if own else 7,
+            markerfacecolor=colour if own else "none", linestyle="none",
+        )  # fmt: skip
+    if rows:
+        plain_log(axis, [row["fid"] for row in rows])
+    axis.grid(alpha=0.3)
+    return handles
 
 
 def plain_log(axis: Any, values: Sequence[float]) -> None:
@@ -100,7 +130,9 @@ def residue(rows: Sequence[Row], path: Path) -> Path:
             points = sorted((r["nfe"], r["residue"]) for r in rows if r["task"] == task and member(r["sampler"], family))
             if points:
                 calls, values = zip(*points, strict=True)
-                axis.plot(calls, values, marker=MARKERS[i], color=COLOURS[i], label=family, linestyle=STYLES[i])
+                axis.plot(
+                    calls, values, marker=MARKERS[i], color=COLOURS[i], label=family, linestyle=STYLES[i], fillstyle="none"
+                )
         axis.set(title=task, xlabel="network calls", xticks=(1, 2, 3, 4))
         axis.grid(alpha=0.3)
     axes[0, 0].set_ylabel(r"$\|y - A\hat x\| / \|y\|$")
@@ -109,8 +141,9 @@ def residue(rows: Sequence[Row], path: Path) -> Path:
 
 
 def member(label: str, family: str) -> bool:
-    """Whether a row belongs to a family; one step is the first point of each."""
-    return label in (family, "one step") or label in (f"{family}, 3 calls", f"{family}, 4 calls")
+    """Whether a row belongs to a family; one step is the first point of each, but MACS-D has a data step there as well."""
+    first = "MACS-D, 1 call" if family == "MACS-D" else "one step"
+    return label in (first, family, f"{family}, 3 calls", f"{family}, 4 calls")
 
 
 def sweep(rows: Sequence[Row], place: Callable[[Row], tuple[str, float]], name: str, path: Path) -> Path:

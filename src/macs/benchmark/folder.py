@@ -4,46 +4,72 @@ again), and in ``cache/`` the restored images in chunks, their features, and wha
 
 import hashlib
 import json
-from io import BytesIO
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from macs.benchmark.bench import Bench, Job
 from macs.errors import ConfigError, DataError
 from macs.training.checkpoint import write_atomically
 
-FORMAT = 1
-#: What a folder's rows must agree in.
-CONFIGURATION = ("format", "dataset", "images", "seed", "features", "cosign_compat", "compiled", "data")
+FORMAT = 2
+#: What all rows of a folder agree in, and its report as well; how they were computed does not matter to a report.
+REPORTED = ("format", "dataset", "images", "seed", "features", "cosign_compat", "data")
+CONFIGURATION = (*REPORTED, "compiled")
 
 
-def check_folder(bench: Bench) -> None:
-    """Refuse a folder of another configuration; enter ours where the folder is new."""
-    path = bench.out / "bench.json"
-    ours: dict[str, Any] = {
+def configuration(bench: Bench) -> dict[str, Any]:
+    """What the rows of a benchmark have in common."""
+    return {
         "format": FORMAT, "dataset": bench.dataset, "images": len(bench.pixels), "seed": bench.seed,
         "features": bench.features, "cosign_compat": bench.cosign_compat, "compiled": bench.compiled,
         "data": hashlib.sha256(bench.pixels.contiguous().numpy().tobytes()).hexdigest()[:16],
-        "models": bench.names.digests(bench.models, bench.tasks, {p for entry in bench.entries.values() for p in entry.uses}),
     }  # fmt: skip
-    if path.exists():
-        try:
-            theirs = json.loads(path.read_bytes())
-            known = dict(theirs["models"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"{path} is damaged ({error}); use another --out") from error
-        for key in CONFIGURATION:
-            if theirs.get(key, ours[key]) != ours[key]:
-                raise ConfigError(f"{bench.out} holds rows of {key} {theirs[key]}, not {ours[key]}; use another --out")
-        for name, digest in ours["models"].items():
-            if known.get(name, digest) != digest:
-                raise ConfigError(f"{bench.out} holds rows of another file for the model {name}; use another --out")
-        ours["models"] = {**known, **ours["models"]}
-    elif bench.rows_path.exists():
-        raise ConfigError(f"{bench.out} has rows but no bench.json that says what they are of; use another --out")
-    write_atomically(path, (json.dumps(ours, indent=2, sort_keys=True) + "\n").encode())
+
+
+def check_folder(bench: Bench, keys: Sequence[str] = CONFIGURATION) -> dict[str, str]:
+    """Refuse a folder that differs in one of ``keys``; the digests of the networks that its rows came from, by name."""
+    path = bench.out / "bench.json"
+    if not path.exists():
+        if bench.rows_path.exists():
+            raise ConfigError(f"{bench.out} has rows but no bench.json that says what they are of; use another --out")
+        return {}
+    try:
+        theirs = json.loads(path.read_bytes())
+        known = dict(theirs.get("networks", {}))
+        ours = configuration(bench)
+        differs = next((key for key in keys if theirs[key] != ours[key]), None)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{path} is damaged ({error}); use another --out") from error
+    if differs is not None:
+        raise ConfigError(
+            f"{bench.out} holds rows of {differs} {theirs[differs]}, not {ours[differs]}; "
+            "give what its run was given, or use another --out"
+        )
+    return known
+
+
+def enter(bench: Bench, known: dict[str, str], networks: dict[str, str]) -> None:
+    """Write what the folder's rows are of; refuse networks of other weights than those that are ``known`` there."""
+    for name, digest in networks.items():
+        if known.get(name, digest) != digest:
+            raise ConfigError(
+                f"{bench.out} holds rows of another file for the network {name}; give that file, or use another --out"
+            )
+    content = {**configuration(bench), "networks": {**known, **networks}}
+    write_atomically(bench.out / "bench.json", (json.dumps(content, indent=2, sort_keys=True) + "\n").encode())
+
+
+def check_settings(bench: Bench) -> None:
+    """Refuse a folder with a row of a label that now stands for something else."""
+    now = {**bench.about.contenders, **bench.entries}
+    for row in read_rows(bench.rows_path):
+        label, task = row["sampler"], row["task"]
+        if label in now and row["settings"] != now[label].settings(task):
+            raise ConfigError(
+                f"{bench.out} holds the row {label!r} of {task} for {row['settings']}, "
+                f"which is now {now[label].settings(task)}; use another --out"
+            )
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
@@ -62,10 +88,12 @@ def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
     write_atomically(path, b"".join(json.dumps(row).encode() + b"\n" for row in rows))
 
 
-def chunks(bench: Bench, job: Job) -> dict[int, Path]:
-    """Where the restored images of a row are cached, by the first image of each chunk."""
-    folder = bench.cache / "restored" / slug(*job)
-    return {first: folder / f"{first:06d}.npz" for first in range(0, len(bench.pixels), bench.chunk(job[2]))}
+def chunks(bench: Bench, job: Job, settings: str) -> dict[range, Path]:
+    """Where the restored images of a row are cached, by which images; other settings have other files."""
+    folder = bench.cache / "restored" / f"{slug(*job)}--{digits(settings)}"
+    size, images = bench.chunk(job[2]), len(bench.pixels)
+    parts = [range(first, min(first + size, images)) for first in range(0, images, size)]
+    return {part: folder / f"{part.start:06d}-{part.stop:06d}.npz" for part in parts}
 
 
 def images_path(cache: Path, *job: str) -> Path:
@@ -74,21 +102,14 @@ def images_path(cache: Path, *job: str) -> Path:
 
 
 def slug(*names: str) -> str:
-    """Names as a part of a path."""
-    return "--".join("".join(c if c.isalnum() or c in ".-" else "-" for c in name) for name in names)
+    """Names as a part of a path; one that cannot stand there as it is gets digits that tell it from its like."""
+    out = []
+    for name in names:
+        plain = "".join(c if c.isalnum() or c in ".-" else "-" for c in name)
+        out.append(plain if plain == name else f"{plain}-{digits(name)}")
+    return "--".join(out)
 
 
-def read_npz(path: Path) -> dict[str, np.ndarray] | None:
-    """The arrays of a cache file; None where there is none, or a damaged one."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return dict(file)
-    except (OSError, ValueError, KeyError, EOFError):
-        return None
-
-
-def write_npz(path: Path, arrays: dict[str, Any]) -> None:
-    """Arrays as a cache file, atomically."""
-    buffer = BytesIO()
-    np.savez(buffer, **arrays)
-    write_atomically(path, buffer.getvalue())
+def digits(text: str) -> str:
+    """Eight hexadecimal digits that stand for a text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:8]

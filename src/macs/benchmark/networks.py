@@ -50,10 +50,14 @@ class Names:
 
 @dataclass(frozen=True)
 class Networks:
-    """What a solver is made of: the model of its task, and what is loaded when a solver first asks for it."""
+    """What a solver is made of: the model of its task, and what is loaded when a solver first asks for it.
+
+    ``compiled`` runs the backbone of every network through ``torch.compile``.
+    """
 
     model: ConsistencyModel
     names: Names
+    compiled: bool = False
 
     @property
     def prior(self) -> Prior:
@@ -63,22 +67,26 @@ class Networks:
     @cached_property
     def denoiser(self) -> ConsistencyModel:
         """A posterior mean."""
-        return load(self.names.denoiser)
+        return prepared(load(self.names.denoiser), self.compiled)
 
     @cached_property
     def deft(self) -> ConsistencyModel:
         """DEFT's correction of the denoiser."""
         if self.names.deft is None:
             raise ConfigError("DEFT needs the network that corrects its denoiser; give --deft PATH")
-        return load(self.names.deft)
+        return prepared(load(self.names.deft), self.compiled)
 
 
 def loaded(names: Names, model: str, task: str, compiled: bool = False) -> Networks:
     """The networks for a task."""
-    network = load(model, control=names.control(model, task))
+    return Networks(prepared(load(model, control=names.control(model, task)), compiled), names, compiled)
+
+
+def prepared(network: ConsistencyModel, compiled: bool) -> ConsistencyModel:
+    """The network, its backbone compiled if asked for."""
     if compiled:
         network.unet.compile()
-    return Networks(network, names)
+    return network
 
 
 def check_conditions(names: Names, models: Iterable[str], tasks: Iterable[str]) -> None:

@@ -1,23 +1,28 @@
 """Differences between samplers, image by image: what one has on another."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
 from macs.benchmark.bench import Bench
-from macs.benchmark.folder import images_path, read_npz
+from macs.benchmark.folder import images_path
 from macs.benchmark.intervals import interval
-from macs.benchmark.suite import INPUT
+from macs.benchmark.sealed import read_npz
+from macs.benchmark.solvers import SAMPLERS
+from macs.benchmark.suite import ABLATION, INPUT
 
-#: What each sampler is compared with, by its number of calls: others with as many, the input, and well-known solvers with more.
-AGAINST = {
-    1: (INPUT,),
-    2: ("Multistep", "DDIM", "MACS", INPUT, "DDRM", "DPS"),
-    3: ("Multistep, 3 calls", "DDIM, 3 calls", "MACS, 3 calls", INPUT),
-    4: ("Multistep, 4 calls", "DDIM, 4 calls", "MACS, 4 calls", INPUT),
+OURS = "MACS-D"
+#: What every sampler is compared with, by its number of calls.
+BASELINES = {
+    2: ("Multistep", "DDIM"),
+    3: ("Multistep, 3 calls", "DDIM, 3 calls"),
+    4: ("Multistep, 4 calls", "DDIM, 4 calls"),
 }
+#: What every sampler of so few calls is compared with: the input, and well-known solvers with more calls.
+FEW = 4
+OUTSIDE = (INPUT, "DDRM", "DDRM, published noise", "DPS")
 #: The metrics that are compared, and those of which less is better.
 COMPARED = ("psnr", "ssim", "fid", "kid", "lpips")
 LESS = ("fid", "kid", "lpips")
@@ -44,22 +49,47 @@ class Difference:
         return "ahead" if (self.value < 0) == (self.metric in LESS) else "behind"
 
 
+def ours(label: str) -> bool:
+    """Whether a row of the table is MACS-D, at any number of calls."""
+    return label in SAMPLERS and label.split(", ")[0] == OURS
+
+
+def rivals(label: str, calls: Mapping[str, int]) -> list[str]:
+    """What a row is compared with, of the rows that are there, given with their numbers of calls.
+
+    MACS-D with every row of the table that makes as many calls; every sampler with Multistep and DDIM of as many, with its
+    input and with well-known solvers; what the ablation changes with what it changes.
+    """
+    mine = calls[label]
+    wanted = set(BASELINES.get(mine, ())) | (set(OUTSIDE) if 0 < mine <= FEW else set())
+    if ours(label):
+        wanted |= {other for other in SAMPLERS if calls.get(other) == mine}
+    if label in ABLATION:
+        wanted.add(OURS)
+    return [other for other in calls if other in wanted and other != label]
+
+
 def differences(bench: Bench, rows: Iterable[dict[str, Any]]) -> list[Difference]:
-    """Every row against those of :data:`AGAINST`, where the images' contributions are still there."""
-    table = {(r["model"], r["task"], r["sampler"]): r for r in rows}
+    """Every row against its :func:`rivals`, where the images' contributions are still there."""
+    groups: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row["model"], row["task"]), {})[row["sampler"]] = row
     out = []
-    for (model, task, label), row in table.items():
-        for other in AGAINST.get(row["nfe"], ()):
-            if other == label or (model, task, other) not in table:
-                continue
-            mine, theirs = (read_npz(images_path(bench.cache, model, task, name)) for name in (label, other))
-            if mine is None or theirs is None:
-                continue
-            beside = table[model, task, other]
-            for metric in (m for m in COMPARED if all(m in known for known in (row, beside, mine, theirs))):
-                value = row[metric] - beside[metric]
-                low, high = interval(torch.from_numpy(mine[metric] - theirs[metric]), value, bench.seed)
-                out.append(Difference(model, task, label, other, metric, value, low, high))
+    for (model, task), group in groups.items():
+        each = {label: read_npz(images_path(bench.cache, model, task, label)) for label in group}
+        for label, row in group.items():
+            for other in rivals(label, {name: beside["nfe"] for name, beside in group.items()}):
+                out += pair(row, group[other], each[label] or {}, each[other] or {}, bench.seed)
+    return out
+
+
+def pair(row: dict[str, Any], beside: dict[str, Any], mine: Any, theirs: Any, seed: int) -> list[Difference]:
+    """The differences of two rows in every metric that both have, from what each image contributed to it."""
+    out = []
+    for metric in (m for m in COMPARED if all(m in known for known in (row, beside, mine, theirs))):
+        value = row[metric] - beside[metric]
+        low, high = interval(torch.from_numpy(mine[metric] - theirs[metric]), value, seed)
+        out.append(Difference(row["model"], row["task"], row["sampler"], beside["sampler"], metric, value, low, high))
     return out
 
 

@@ -6,12 +6,13 @@ them, are first enlarged, bilinearly, by the least whole factor that brings them
 
 import math
 import os
-from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from macs.benchmark.sealed import tensors_digest
 from macs.lpips import Lpips
 from macs.metrics import check_pair
 
@@ -19,24 +20,30 @@ from macs.metrics import check_pair
 SIDE = 64
 BATCH = 50
 
-Perceptual = Callable[[Tensor, Tensor], Tensor]
+
+@dataclass(frozen=True)
+class Perceptual:
+    """LPIPS of sets of images."""
+
+    network: Lpips
+
+    @property
+    def digest(self) -> str:
+        """What its weights are."""
+        return tensors_digest(self.network.weights)
+
+    def __call__(self, x: Tensor, truth: Tensor) -> Tensor:
+        """LPIPS of each image in [0, 1] to its truth, (N,)."""
+        check_pair(x, truth)
+        with torch.no_grad():
+            pairs = zip(x.split(BATCH), truth.split(BATCH), strict=True)
+            return torch.cat([self.network(prepared(a), prepared(b)) for a, b in pairs])
 
 
 def find_lpips(path: str | None) -> Perceptual | None:
     """The distance with weights from ``path``, else ``$MACS_LPIPS``; None where neither is given."""
     source = path or os.environ.get("MACS_LPIPS")
-    if not source:
-        return None
-    network = Lpips(source)
-    return lambda x, truth: perceptual(network, x, truth)
-
-
-def perceptual(network: Lpips, x: Tensor, truth: Tensor) -> Tensor:
-    """LPIPS of each image in [0, 1] to its truth, (N,)."""
-    check_pair(x, truth)
-    with torch.no_grad():
-        pairs = zip(x.split(BATCH), truth.split(BATCH), strict=True)
-        return torch.cat([network(prepared(a), prepared(b)) for a, b in pairs])
+    return Perceptual(Lpips(source)) if source else None
 
 
 def enlargement(side: int) -> int:

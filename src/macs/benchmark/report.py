@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from macs.benchmark import figures
-from macs.benchmark.bench import Bench
-from macs.benchmark.folder import chunks, read_npz, read_rows, slug
+from macs.benchmark.bench import Bench, Job
+from macs.benchmark.folder import REPORTED, check_folder, chunks, read_rows, slug
 from macs.benchmark.paired import Difference, as_lines, differences
-from macs.benchmark.solvers import OTHERS, TRAINED
+from macs.benchmark.sealed import read_npz
+from macs.benchmark.solvers import OTHERS, SAMPLERS, TRAINED
 from macs.benchmark.suite import GAMMA_OF, LEVEL_OF
 from macs.benchmark.tables import latex, report_html, report_markdown
 from macs.demo import enlarged
@@ -24,11 +25,13 @@ SHOWN = ("DPM-Solver", "Heun", "Euler", "DDIM", "Multistep", "MACS", "MACS-D", "
 def write_report(bench: Bench) -> Path:
     """Write ``paired.jsonl``, figures, ``table-NUMBER-MODEL.tex``, ``report.md`` and ``report.html``; the path of the last.
 
-    The paper's numbers stand beside ours where the images are of the size of the paper's, and the distances are FID and KID.
+    A folder of other images, another seed or another dataset than the benchmark's is refused before anything is written. The
+    paper's numbers stand beside ours where the images are of the size of the paper's, and the distances are FID and KID.
     """
-    rows = read_rows(bench.rows_path)
+    rows = in_order(bench, read_rows(bench.rows_path))
     if not rows:
         raise ConfigError(f"{bench.out} holds no finished row to report of; run it without --report first")
+    check_folder(bench, REPORTED)
     found = paired(bench, rows)
     drawn = draw(bench, rows)
     side = bench.pixels.shape[-1]
@@ -42,8 +45,19 @@ def write_report(bench: Bench) -> Path:
     title = f"{bench.about.title} at {side} pixels"
     write_atomically(bench.out / "report.md", report_markdown(title, rows, paper, found, drawn).encode())
     page = bench.out / "report.html"
-    write_atomically(page, report_html(title, rows, paper, drawn).encode())
+    write_atomically(page, report_html(title, rows, paper, found, drawn).encode())
     return page
+
+
+def in_order(bench: Bench, rows: list[Row]) -> list[Row]:
+    """The rows of each model by task and label in the order of the dataset, in whatever order they were computed."""
+    models, tasks, labels = models_of(rows), list(bench.about.tasks), list(bench.about.contenders)
+
+    def place(row: Row) -> tuple[int, int, int]:
+        known = row["sampler"] in labels
+        return models.index(row["model"]), tasks.index(row["task"]), labels.index(row["sampler"]) if known else len(labels)
+
+    return sorted(rows, key=place)
 
 
 def models_of(rows: list[Row]) -> list[str]:
@@ -70,7 +84,9 @@ def draw(bench: Bench, rows: list[Row]) -> list[Path]:
     for model in models_of(rows):
         mine = [row for row in rows if row["model"] == model]
         name = slug(model)
-        out.append(figures.plane(mine, bench.out / f"plane-{name}.png"))
+        plotted = [row for row in mine if row["sampler"] in SAMPLERS]
+        if len({row["sampler"] for row in plotted}) > 1:
+            out.append(figures.plane(plotted, bench.out / f"plane-{name}.png"))
         if any(figures.member(row["sampler"], family) for row in mine for family in figures.FAMILIES):
             out.append(figures.residue(mine, bench.out / f"residue-{name}.png"))
         for parameter, (axis, place) in sweeps(bench).items():
@@ -101,17 +117,19 @@ def shown(bench: Bench, rows: list[Row], model: str, each: int = 2) -> dict[str,
     columns: dict[str, dict[str, Any]] = {"truth": dict.fromkeys(tasks, bench.truth[:each])}
     side = bench.pixels.shape[-1]
     columns["measurement"] = {task: enlarged(bench.measured(task).part(0, each)[0], side) for task in tasks}
+    settings = {(row["task"], row["sampler"]): row["settings"] for row in rows}
     for label in SHOWN:
-        parts = {task: first_images(bench, (model, task, label), each) for task in tasks}
-        if all(part is not None for part in parts.values()):
-            columns[label] = parts
+        if all((task, label) in settings for task in tasks):
+            parts = {task: first_images(bench, (model, task, label), settings[task, label], each) for task in tasks}
+            if all(part is not None for part in parts.values()):
+                columns[label] = parts
     return columns
 
 
-def first_images(bench: Bench, job: tuple[str, str, str], each: int) -> Any:
+def first_images(bench: Bench, job: Job, settings: str, each: int) -> Any:
     """The first restored images of a row, or None where they are no longer in the cache."""
     found: list[Any] = []
-    for path in chunks(bench, job).values():
+    for path in chunks(bench, job, settings).values():
         if len(found) >= each:
             break
         part = read_npz(path)

@@ -16,15 +16,17 @@ from torch import Tensor
 
 from macs.benchmark.bench import Bench, Job
 from macs.benchmark.features import Extractor
-from macs.benchmark.folder import check_folder, chunks, images_path, read_npz, read_rows, write_npz, write_rows
+from macs.benchmark.folder import check_folder, check_settings, chunks, enter, images_path, read_rows, write_rows
 from macs.benchmark.intervals import interval
 from macs.benchmark.measure import Measured
 from macs.benchmark.networks import check_conditions, loaded
 from macs.benchmark.perceptual import Perceptual, find_lpips
+from macs.benchmark.sealed import read_npz, write_npz
 from macs.distances import Reference, frechet, kernel
 from macs.errors import MacsWarning
 from macs.metrics import psnr, ssim
-from macs.solver import Restorer
+from macs.problem import Problem, to_sampler
+from macs.solver import Restorer, Trace
 from macs.training.checkpoint import locked
 
 #: Metrics of a row, those of the paper first; each has ``_lo`` and ``_hi``. LPIPS is there where its weights were given.
@@ -43,36 +45,58 @@ class Restored:
     levels: list[float]
 
 
-def restore_chunk(solver: Restorer, y: Tensor, physics: Any, ids: range, seed: int) -> dict[str, np.ndarray]:
-    """A part of the images restored, with all that the row needs of the trace."""
+def restore_chunk(solver: Restorer, y: Tensor, physics: Any, ids: range, seed: int, traced: bool) -> dict[str, np.ndarray]:
+    """A part of the images restored, and how well they fit; with the calls and levels of a trace, or else with the time.
+
+    A trace costs time of its own, and the first call of a network also pays for its preparation: so one is not the other.
+    """
     start = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MacsWarning)
-        x, trace = solver(y, physics, seed=seed, ids=ids, trace=True)
+        out = solver(y, physics, seed=seed, ids=ids, trace=traced)
     seconds = time.perf_counter() - start
-    size = y.flatten(1).double().square().sum(1)
-    return {
-        "x": x.numpy(), "chi2": trace.final_chi2.numpy(), "residue": (trace.final_residual / 4 / size).sqrt().numpy(),
-        "seconds": np.array(seconds), "nfe": np.array(max(trace.nfe, default=0)),
-        "levels": np.array([t if isinstance(t, float) else t.mean().item() for t in trace.levels]),
-    }  # fmt: skip
+    x = out[0] if traced else out
+    cost = calls_and_levels(out[1]) if traced else {"seconds": np.array(seconds)}
+    problem, image = Problem(y, physics), to_sampler(x)
+    with torch.no_grad():
+        chi2, residual = problem.chi2(image), problem.residual(image)
+    residue = (residual / 4 / y.flatten(1).double().square().sum(1)).sqrt()
+    return {"x": x.numpy(), "chi2": chi2.numpy(), "residue": residue.numpy(), **cost}
+
+
+def calls_and_levels(trace: Trace) -> dict[str, np.ndarray]:
+    """The number of network calls, and the levels; the mean over images where each has its own."""
+    levels = [t if isinstance(t, float) else t.mean().item() for t in trace.levels]
+    return {"nfe": np.array(max(trace.nfe, default=0)), "levels": np.array(levels)}
 
 
 def restored(bench: Bench, job: Job, solver: Restorer, measured: Measured, on_images: Callable[[int], None]) -> Restored:
-    """All images of a row, chunk by chunk; finished chunks are read from the cache."""
-    parts = []
-    for first, path in chunks(bench, job).items():
-        last = min(first + bench.chunk(job[2]), len(measured.x))
+    """All images of a row, chunk by chunk; finished chunks are read from the cache.
+
+    The first chunk that a process restores is traced and warms the networks up, at the size of the others; of those every
+    full one is timed, without a trace. So no time holds a compilation, and no image is restored twice for the clock's sake.
+    """
+    parts, warm = {}, False
+    for images, path in chunks(bench, job, bench.entries[job[2]].settings(job[1])).items():
         part = read_npz(path)
         if part is None:
-            part = restore_chunk(solver, *measured.part(first, last), range(first, last), bench.seed)
+            part = restore_chunk(solver, *measured.part(images.start, images.stop), images, bench.seed, not warm)
             write_npz(path, part)
-        parts.append(part)
-        on_images(last - first)
-    gathered = {key: torch.from_numpy(np.concatenate([p[key] for p in parts])) for key in ("x", "chi2", "residue")}
-    seconds = float(sum(p["seconds"] for p in parts)) / len(measured.x)
-    levels = np.mean([p["levels"] for p in parts], axis=0).tolist()
-    return Restored(gathered["x"], gathered["chi2"], gathered["residue"], seconds, int(parts[0]["nfe"]), levels)
+            warm = True
+        parts[images] = part
+        on_images(len(images))
+    first = next(iter(parts))
+    times = [part["seconds"].item() for images, part in parts.items() if "seconds" in part and len(images) == len(first)]
+    seconds = np.mean(times or time_again(solver, measured, first, bench.seed)).item() / len(first)
+    x, chi2, residue = (torch.from_numpy(np.concatenate([p[key] for p in parts.values()])) for key in ("x", "chi2", "residue"))
+    return Restored(x, chi2, residue, seconds, int(parts[first]["nfe"]), parts[first]["levels"].tolist())
+
+
+def time_again(solver: Restorer, measured: Measured, images: range, seed: int) -> float:
+    """The time of a chunk, for a row that was killed so often that none was timed; the first of two calls warms up."""
+    y, physics = measured.part(images.start, images.stop)
+    twice = [restore_chunk(solver, y, physics, images, seed, False) for _ in range(2)]
+    return twice[1]["seconds"].item()
 
 
 def contributions(
@@ -108,14 +132,27 @@ def run(bench: Bench, on_row: Callable[[dict[str, Any]], None], on_images: Calla
     with locked(bench.out):
         jobs = missing_jobs(bench)
         measured = {task: bench.measured(task) for task in dict.fromkeys(task for _, task, _ in jobs)}
-        check_folder(bench)
+        known = check_folder(bench)
+        check_settings(bench)
         check_conditions(bench.names, bench.models, list(measured))
         lpips = find_lpips(bench.lpips)
+        extractor = Extractor(bench.features, bench.cache, bench.inception)
+        enter(bench, known, digests(bench, extractor if jobs else None, lpips))
         if lpips is not None:
             add_lpips(bench, lpips, on_row)
-        for row in fresh_rows(bench, jobs, measured, lpips, on_images):
+        for row in fresh_rows(bench, jobs, measured, extractor, lpips, on_images):
             write_rows(bench.rows_path, [*read_rows(bench.rows_path), row])
             on_row(row)
+
+
+def digests(bench: Bench, extractor: Extractor | None, lpips: Perceptual | None) -> dict[str, str]:
+    """What tells the weights of every network of a run from others, by its name."""
+    out = bench.names.digests(bench.models, bench.tasks, {part for entry in bench.entries.values() for part in entry.uses})
+    if extractor is not None:
+        out[f"{extractor.kind} of the distances"] = extractor.digest
+    if lpips is not None:
+        out["LPIPS"] = lpips.digest
+    return out
 
 
 def missing_jobs(bench: Bench) -> list[Job]:
@@ -129,7 +166,7 @@ def add_lpips(bench: Bench, lpips: Perceptual, on_row: Callable[[dict[str, Any]]
     rows, gone = read_rows(bench.rows_path), []
     for i, row in enumerate(rows):
         job = (row["model"], row["task"], row["sampler"])
-        parts = [read_npz(path) for path in chunks(bench, job).values()] if "lpips" not in row else []
+        parts = [read_npz(path) for path in chunks(bench, job, row["settings"]).values()] if "lpips" not in row else []
         known = [part["x"] for part in parts if part is not None]
         if len(known) < len(parts):
             gone.append(row["sampler"])
@@ -150,13 +187,17 @@ def add_lpips(bench: Bench, lpips: Perceptual, on_row: Callable[[dict[str, Any]]
 
 
 def fresh_rows(
-    bench: Bench, jobs: list[Job], measured: dict[str, Measured], lpips: Perceptual | None, on_images: Callable[[int], None]
+    bench: Bench,
+    jobs: list[Job],
+    measured: dict[str, Measured],
+    extractor: Extractor,
+    lpips: Perceptual | None,
+    on_images: Callable[[int], None],
 ) -> Iterator[dict[str, Any]]:
     """The rows of the missing jobs, one after another; the networks of one model and task are in memory at a time."""
     if not jobs:
         return
     x = bench.truth
-    extractor = Extractor(bench.features, bench.cache, bench.inception)
     reference = Reference(extractor(x))
     for (name, task), group in groupby(jobs, key=lambda job: job[:2]):
         networks = loaded(bench.names, name, task, bench.compiled)

@@ -27,6 +27,7 @@ ZERO_SHOT: Suite = {
 }
 DIFFUSION: Suite = {
     "DDRM": Made(Ddrm, ("denoiser",), {"steps": 20}),
+    "DDRM, published noise": Made(Ddrm, ("denoiser",), {"steps": 20, "gain": 2**0.5}),
     "DiffPIR": Made(DiffPir, ("denoiser",), {"steps": 100}),
     "LGD-MC": Made(Lgd, ("denoiser",), {"steps": 100}),
     "DPS, 100 calls": Made(Dps, ("denoiser",), {"steps": 100}),

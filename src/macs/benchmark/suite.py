@@ -25,6 +25,11 @@ class Contender(Protocol):
         """Into how many times more parts a row is cut than usual; those of a slow solver are kept more often."""
         ...
 
+    @property
+    def steps(self) -> int:
+        """How many steps it was set to, 0 where its settings do not say; rows of few are run first."""
+        ...
+
     def solver(self, networks: Networks, task: str) -> Restorer:
         """The solver."""
         ...
@@ -39,18 +44,23 @@ class Entry:
     """A sampler and its grid: a number of steps, for the sampler's own grid, or levels."""
 
     sampler: Sampler
-    steps: int | None = None
-    levels: Levels | None = None
+    grid: int | Levels
     uses: ClassVar[tuple[str, ...]] = ("model",)
     parts: ClassVar[int] = 1
 
+    @property
+    def steps(self) -> int:
+        """The number of levels."""
+        return self.grid if isinstance(self.grid, int) else len(self.grid)
+
     def solver(self, networks: Networks, task: str) -> Restorer:
         """The sampler on the model of the task."""
-        return Solver(networks.model, self.sampler, steps=self.steps or 2, levels=self.levels)
+        levels = None if isinstance(self.grid, int) else self.grid
+        return Solver(networks.model, self.sampler, steps=self.steps, levels=levels)
 
     def settings(self, task: str) -> str:
-        """The sampler as Python writes it."""
-        return repr(self.sampler)
+        """The sampler as Python writes it, and its grid."""
+        return f"{self.sampler!r}, {'steps' if isinstance(self.grid, int) else 'levels'}={self.grid}"
 
 
 @dataclass(frozen=True)
@@ -60,6 +70,11 @@ class ByTask:
     entries: dict[str, Entry]
     uses: ClassVar[tuple[str, ...]] = ("model",)
     parts: ClassVar[int] = 1
+
+    @property
+    def steps(self) -> int:
+        """The most that a task takes."""
+        return max(entry.steps for entry in self.entries.values())
 
     def solver(self, networks: Networks, task: str) -> Restorer:
         """That of the task."""
@@ -79,6 +94,11 @@ class Made:
     options: dict[str, Any] = field(default_factory=dict)
     parts: int = 1
 
+    @property
+    def steps(self) -> int:
+        """What its options say."""
+        return int(self.options.get("steps", 0))
+
     def solver(self, networks: Networks, task: str) -> Restorer:
         """The solver on its networks."""
         return self.kind(*(getattr(networks, name) for name in self.uses), **self.options)
@@ -97,43 +117,41 @@ MEASUREMENT: Suite = {INPUT: Made(Degraded, ("model",))}
 
 def macs_by_task(gamma: dict[str, float], steps: int) -> ByTask:
     """MACS with the paper's guidance scale for each task."""
-    return ByTask({task: Entry(Macs(gamma=value), steps=steps) for task, value in gamma.items()})
+    return ByTask({task: Entry(Macs(gamma=value), steps) for task, value in gamma.items()})
 
 
 def table(gamma: dict[str, float]) -> Suite:
-    """The rows of the paper's tables in their order, then what stands beside them."""
+    """The rows of the paper's tables and what stands beside them, in the order in which they matter."""
     rows: Suite = {
-        "DPM-Solver": Entry(DpmSolver(), steps=8),
-        "Heun, 20 steps": Entry(Heun(), steps=20),
-        "Heun": Entry(Heun(), steps=40),
-        "Euler, as published": Entry(Euler(), levels=(80.0, T_MIN)),
-        "Euler": Entry(Euler(), steps=2),
-        "Multistep": Entry(Multistep(), steps=2),
+        "MACS-D": Entry(MacsD(), 2),
+        "Multistep": Entry(Multistep(), 2),
+        "DDIM": Entry(Ddim(), 2),
         "MACS": macs_by_task(gamma, 2),
-        "one step": Entry(Multistep(), steps=1),
-        "DDIM": Entry(Ddim(), steps=2),
-        "aDDIM": Entry(Addim(), steps=2),
-        "MACS-D": Entry(MacsD(), steps=2),
+        "aDDIM": Entry(Addim(), 2),
+        "Euler": Entry(Euler(), 2),
+        "Euler, as published": Entry(Euler(), (T_MAX, T_MIN)),
+        "one step": Entry(Multistep(), 1),
+        "MACS-D, 1 call": Entry(MacsD(), 1),
     }
     for n in (3, 4):
         rows |= {
-            f"Multistep, {n} calls": Entry(Multistep(), steps=n), f"DDIM, {n} calls": Entry(Ddim(), steps=n),
-            f"MACS, {n} calls": macs_by_task(gamma, n), f"MACS-D, {n} calls": Entry(MacsD(), steps=n),
+            f"MACS-D, {n} calls": Entry(MacsD(), n), f"Multistep, {n} calls": Entry(Multistep(), n),
+            f"DDIM, {n} calls": Entry(Ddim(), n), f"MACS, {n} calls": macs_by_task(gamma, n),
         }  # fmt: skip
-    return rows
+    return rows | {"DPM-Solver": Entry(DpmSolver(), 8), "Heun, 20 steps": Entry(Heun(), 20), "Heun": Entry(Heun(), 40)}
 
 
 #: The ablation of MACS-D, all on its own grid: what noise returns and where, the data step, a last level set by the residual.
 GRID = MacsD().levels(2, T_MAX, T_MIN)
 ABLATION: Suite = {
-    "MACS-D": Entry(MacsD(), levels=GRID),
-    "without the data step": Entry(MacsD(data=None), levels=GRID),
-    "noise everywhere": Entry(MacsD(null=False), levels=GRID),
-    "all of the noise": Entry(MacsD(eta=1.0), levels=GRID),
-    "no noise": Entry(MacsD(eta=0.0), levels=GRID),
-    "reused noise": Entry(Ddim(data=MacsD().data), levels=GRID),
-    "level set by the residual": Entry(MacsD(polish=True), steps=2),
-    "Multistep, same grid": Entry(Multistep(), levels=GRID),
+    "MACS-D": Entry(MacsD(), 2),
+    "without the data step": Entry(MacsD(data=None), GRID),
+    "noise everywhere": Entry(MacsD(null=False), GRID),
+    "all of the noise": Entry(MacsD(eta=1.0), GRID),
+    "no noise": Entry(MacsD(eta=0.0), GRID),
+    "reused noise": Entry(Ddim(data=MacsD().data), GRID),
+    "level set by the residual": Entry(MacsD(polish=True), 2),
+    "Multistep, same grid": Entry(Multistep(), GRID),
 }
 
 #: A sweep: for each label the line it belongs to, and its place on that line.
@@ -141,12 +159,12 @@ Sweep = dict[str, tuple[str, float]]
 
 #: The paper's guidance scale and far beyond it.
 GAMMA_OF: Sweep = {f"MACS, gamma {gamma:g}": ("MACS", gamma) for gamma in (0.5, 1.5, 15.0, 150.0, 1500.0)}
-GAMMAS: Suite = {label: Entry(Macs(gamma=gamma), steps=2) for label, (_, gamma) in GAMMA_OF.items()}
+GAMMAS: Suite = {label: Entry(Macs(gamma=gamma), 2) for label, (_, gamma) in GAMMA_OF.items()}
 
 #: The second of two levels, from one at which little is left to invent to one at which nearly all is.
 SWEPT: dict[str, Sampler] = {"Multistep": Multistep(), "MACS-D": MacsD()}
 LEVEL_OF: Sweep = {f"{name}, s {s:g}": (name, s) for name in SWEPT for s in (0.4, 0.8, 1.6, 2.8, 4.4, 8.0, 16.0)}
-LEVELS: Suite = {label: Entry(SWEPT[name], levels=(T_MAX, s)) for label, (name, s) in LEVEL_OF.items()}
+LEVELS: Suite = {label: Entry(SWEPT[name], (T_MAX, s)) for label, (name, s) in LEVEL_OF.items()}
 
 #: What every dataset has beside its table.
 STUDIES: dict[str, Suite] = {"ablation": ABLATION, "gammas": GAMMAS, "levels": LEVELS}

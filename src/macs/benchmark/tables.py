@@ -3,6 +3,7 @@
 import base64
 import platform
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,11 @@ from macs import __version__
 from macs.benchmark.features import NAMES
 from macs.benchmark.inception import FEATURES
 from macs.benchmark.networks import NONLINEAR
-from macs.benchmark.paired import Difference
+from macs.benchmark.paired import OURS, Difference
 from macs.benchmark.paper import NFE, PaperTable
 from macs.benchmark.perceptual import SIDE
-from macs.benchmark.solvers import OTHERS, TRAINED
-from macs.benchmark.suite import INPUT
+from macs.benchmark.solvers import OTHERS, SAMPLERS, TRAINED
+from macs.benchmark.suite import ABLATION, GAMMA_OF, INPUT, LEVEL_OF
 
 Row = dict[str, Any]
 #: Digits of each metric in tables.
@@ -59,12 +60,54 @@ def solver_table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     return ["solver", "trained for the tasks", "NFE", *metrics.values(), "chi2", "time / MACS-D"], body
 
 
-def tables(rows: Sequence[Row], paper: Sequence[PaperTable]) -> list[tuple[list[str], list[list[str]]]]:
-    """The tables of one model and task: samplers, and all solvers where others than samplers were run."""
-    samplers = [row for row in rows if row["sampler"] not in OTHERS]
-    solvers = [row for row in rows if row["sampler"] in TRAINED] if len(samplers) < len(rows) else []
-    first = [table(samplers, paper)] if any(row not in solvers for row in samplers) else []
-    return first + ([solver_table(solvers)] if solvers else [])
+@dataclass(frozen=True)
+class Table:
+    """A table of the report: what it is of, its heads and its lines."""
+
+    caption: str
+    heads: list[str]
+    body: list[list[str]]
+
+
+#: The rows of the table; the sweeps have figures, and with the ablation a table of their own.
+LISTED = (INPUT, *SAMPLERS)
+STUDIED = {
+    "What each part of MACS-D does": tuple(label for label in ABLATION if label not in SAMPLERS),
+    "Sweeps": (*GAMMA_OF, *LEVEL_OF),
+}
+
+
+def tables(rows: Sequence[Row], paper: Sequence[PaperTable], found: Sequence[Difference]) -> list[Table]:
+    """The tables of one model and task: samplers, studies, all solvers where others than samplers were run, and pairs."""
+    listed = [row for row in rows if row["sampler"] in LISTED]
+    solvers = [row for row in rows if row["sampler"] in TRAINED] if any(row["sampler"] in OTHERS for row in rows) else []
+    out = [Table("Samplers", *table(listed, paper))] if any(row not in solvers for row in listed) else []
+    for caption, labels in STUDIED.items():
+        studied = [row for row in rows if row["sampler"] in labels]
+        out += [Table(caption, *table(studied, ()))] if studied else []
+    out += [Table("All solvers", *solver_table(solvers))] if solvers else []
+    mine = [d for d in found if (d.model, d.task) == (rows[0]["model"], rows[0]["task"])]
+    return out + pairs(mine)
+
+
+def pairs(found: Sequence[Difference]) -> list[Table]:
+    """What MACS-D and MACS have on the others, and each variant of the ablation on MACS-D."""
+    sampled = [d for d in found if d.sampler in SAMPLERS and d.sampler.startswith("MACS")]
+    varied = [d for d in found if d.sampler in ABLATION and d.sampler not in SAMPLERS and d.against == OURS]
+    out = {"Differences on the same images": sampled, f"The variants' differences from {OURS} on the same images": varied}
+    return [Table(caption, *pairs_table(some)) for caption, some in out.items() if some]
+
+
+def pairs_table(found: Sequence[Difference]) -> tuple[list[str], list[list[str]]]:
+    """A line for each pair: in each metric the difference, its 95 % interval and what that says."""
+    names = {"psnr": "PSNR", "ssim": "SSIM", "fid": "Frechet", "kid": "kernel x 10^3", "lpips": "LPIPS"}
+    metrics = [metric for metric in names if any(d.metric == metric for d in found)]
+    lines: dict[tuple[str, str], dict[str, str]] = {}
+    for d in found:
+        said = f"{d.value:+.3f} ({d.lo:+.3f} to {d.hi:+.3f}) {d.verdict}"
+        lines.setdefault((d.sampler, d.against), {})[d.metric] = said
+    body = [[*pair, *(cell.get(metric, "") for metric in metrics)] for pair, cell in lines.items()]
+    return ["sampler", "against", *(names[metric] for metric in metrics)], body
 
 
 def values(row: Row, metrics: Iterable[str]) -> list[str]:
@@ -95,7 +138,19 @@ NOTES: tuple[tuple[Callable[[Sequence[Row]], bool], str], ...] = (
     (
         lambda rows: rows[0]["features"] == "inception" and rows[0]["images"] <= FEATURES,
         f"Fewer images than the {FEATURES} features of Inception leave most of their covariance unseen: FID is then far above "
-        "what many images would give, and says only which of two rows is nearer; KID has no such bias, but wide intervals.",
+        "what many images would give, and says only which of two rows is nearer; KID hardly depends on it, but its intervals "
+        "are wide.",
+    ),
+    (
+        lambda rows: rows[0]["features"] == "inception",
+        "The reference of KID are the true images of the same scenes, while its usual estimate takes the two sets for "
+        "independent: the nearer the restorations, the more it is too low, by up to about 600/N in the table's units "
+        "(3 at 200 images, 0.06 at 10,000), so it may be negative.",
+    ),
+    (
+        lambda rows: any(row["sampler"].startswith("DDRM") for row in rows),
+        '"DDRM" is deepinv\'s, whose noise has half the variance of the published scheme where singular vectors are real; '
+        '"DDRM, published noise" has all of it.',
     ),
     (
         lambda rows: any("lpips" in row for row in rows),
@@ -122,7 +177,8 @@ def preamble(rows: Sequence[Row]) -> str:
         "reference: the true images of the same set, rounded to 8 bits as the restored ones are. All samplers of a task share "
         "measurements and start noise. Plus-minus is half of a 95 % bootstrap interval over images; NFE is counted. "
         f"{notes} "
-        f"macs {__version__} on {platform.machine()}; times are of one run on a shared machine, to be compared with each other."
+        f"macs {__version__} on {platform.machine()}; times are of one run on a shared machine, after a warm-up and without "
+        "a trace, to be compared with each other."
     )
 
 
@@ -141,27 +197,15 @@ def paper_rows(paper: PaperTable, task: str) -> list[list[str]]:
     return out
 
 
-def pairs_table(found: Sequence[Difference], model: str, task: str) -> str:
-    """What MACS-D and MACS have on the others."""
-    names = {"psnr": "PSNR", "ssim": "SSIM", "fid": "Frechet", "kid": "kernel x 10^3", "lpips": "LPIPS"}
-    body = [
-        [d.sampler, d.against, names[d.metric], f"{d.value:+.3f}", f"{d.lo:+.3f} to {d.hi:+.3f}", d.verdict]
-        for d in found
-        if (d.model, d.task) == (model, task) and d.sampler.startswith("MACS")
-    ]
-    return markdown_table(["sampler", "against", "metric", "difference", "95 %", "verdict"], body) if body else ""
-
-
 def report_markdown(
     title: str, rows: Sequence[Row], paper: Sequence[PaperTable], found: Sequence[Difference], figures: Sequence[Path]
 ) -> str:
     """The report."""
     parts = [f"# Benchmark: {title}", preamble(rows)]
     for (model, task), group in grouped(rows).items():
-        parts += [f"## {model}: {task}", *(markdown_table(*one) for one in tables(group, paper))]
-        pairs = pairs_table(found, model, task)
-        if pairs:
-            parts += ["Differences on the same images:", pairs]
+        parts.append(f"## {model}: {task}")
+        for one in tables(group, paper, found):
+            parts += [f"{one.caption}:", markdown_table(one.heads, one.body)]
     parts += [f"![{path.stem}]({path.name})" for path in figures]
     return "\n\n".join(parts) + "\n"
 
@@ -173,11 +217,15 @@ def html_table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     return f"<table><tr>{top}</tr>\n{lines}</table>"
 
 
-def report_html(title: str, rows: Sequence[Row], paper: Sequence[PaperTable], figures: Sequence[Path]) -> str:
+def report_html(
+    title: str, rows: Sequence[Row], paper: Sequence[PaperTable], found: Sequence[Difference], figures: Sequence[Path]
+) -> str:
     """The tables and figures in one file that needs no other."""
     parts = [f"<h1>Benchmark: {escape(title)}</h1><p>{escape(preamble(rows))}</p>"]
     for (model, task), group in grouped(rows).items():
-        parts += [f"<h2>{escape(model)}: {escape(task)}</h2>", *(html_table(*one) for one in tables(group, paper))]
+        parts.append(f"<h2>{escape(model)}: {escape(task)}</h2>")
+        for one in tables(group, paper, found):
+            parts += [f"<h3>{escape(one.caption)}</h3>", html_table(one.heads, one.body)]
     for path in figures:
         source = base64.b64encode(path.read_bytes()).decode()
         parts.append(f'<figure><img alt="{escape(path.stem)}" src="data:image/png;base64,{source}"></figure>')
