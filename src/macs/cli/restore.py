@@ -31,6 +31,7 @@ def restore(
     kernel: options.Kernel = None,
     sigma_y: options.SigmaY = "auto",
     model: options.Model = "fashion-mnist",
+    control: options.Control = None,
     sampler: options.SamplerName = "macs-d",
     steps: options.Steps = 2,
     seed: options.Seed = 0,
@@ -45,11 +46,11 @@ def restore(
     goes on.
     """
     settings_of = options.degradation(task, factor, mask, blur_std, kernel)
-    from macs.files import plan
+    from macs.files import SIDES, plan
     from macs.restore import Restorer, Settings, named_sampler, restore_files
 
-    targets = plan(inputs, out, (mask, kernel))
-    settings = Settings(model, named_sampler(sampler), steps, seed, samples, options.noise_level(sigma_y), overlap)
+    targets = plan(inputs, out, (mask, kernel), SIDES if samples > 1 else ())
+    settings = Settings(model, named_sampler(sampler), steps, seed, samples, options.noise_level(sigma_y), overlap, control)
     restorer = Restorer(settings_of, settings)
     counts = {"done": 0, "skipped": 0, "failed": 0}
     notes: dict[str, None] = {}
