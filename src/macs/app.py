@@ -149,7 +149,8 @@ class Page:
 
     def __init__(self, model: str = "fashion-mnist", controls: dict[str, str] | None = None) -> None:
         given = {task: Settings(model, control=(controls or {}).get(task)) for task in TASKS}
-        networks = {settings.control_for(task): settings.network(task) for task, settings in given.items()}
+        tasks = {settings.control_for(task): task for task, settings in given.items()}
+        networks = {control: given[task].network(task) for control, task in tasks.items()}
         self.name = model
         self.models = {task: networks[settings.control_for(task)] for task, settings in given.items()}
         self.weights = {task: settings.weights(task) for task, settings in given.items()}

@@ -100,7 +100,7 @@ def figure(shown: Sequence[Panel], title: str) -> bytes:
     rows = math.ceil(len(shown) / columns)
     height, width = shown[0].image.shape[1:]
     page = Figure(figsize=(2.5 * columns, (2.5 * height / width + 0.55) * rows + 0.4), dpi=150, layout="constrained")
-    page.suptitle(title, fontsize=9)
+    page.suptitle(title.encode(errors="backslashreplace").decode(), fontsize=9, parse_math=False)
     axes = list(page.subplots(rows, columns, squeeze=False).flat)
     for axis in axes:
         axis.set_axis_off()

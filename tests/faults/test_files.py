@@ -330,8 +330,9 @@ def test_compare_replaces_nothing_but_a_comparison(run, clean, tmp_path):
     (tmp_path / "picture.png").write_bytes(b"mine")
     assert "picture.png is there and is no comparison" in one_error(run(*args, tmp_path / "picture.png"))
     assert {path: path.read_bytes() for path in held} == held
+    odd = photo.rename(clean / os.fsdecode(b"$\xff_$.png"))
     for _ in range(2):
-        assert run(*args, tmp_path / "c.png").exit_code == 0
+        assert run("compare", odd, *args[2:], tmp_path / "c.png").exit_code == 0
 
 
 def test_compare_without_truth_has_chi2_only(run, small, tmp_path):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from macs.cli import options
-from macs.cli.base import app, example
+from macs.cli.base import app, echo, example
 
 if TYPE_CHECKING:
     from macs.files import Outcome
@@ -80,7 +80,7 @@ def said(outcome: "Outcome") -> str:
 
 def summary(degradation: str, counts: dict[str, int], notes: dict[str, None]) -> None:
     """What was done, in words."""
-    typer.echo(f"taken as {degradation}: {counts['done']} restored, {counts['skipped']} done before, {counts['failed']} failed")
+    echo(f"taken as {degradation}: {counts['done']} restored, {counts['skipped']} done before, {counts['failed']} failed")
     for note in list(notes)[:8]:
         typer.echo(f"note: {note}")
     if counts["done"]:
