@@ -169,9 +169,9 @@ def outputs() -> list[Any]:
     return [gallery, slider, numbers, residual, spread, picture, record, gr.Markdown(INVENTED, elem_id="notes")]
 
 
-def build(model: str = "fashion-mnist", controls: dict[str, str] | None = None) -> Any:
-    """The page, ready to be served; ``controls`` are ControlNets by task, where not those bundled with the model."""
-    on = Handlers(Page(model, controls))
+def build(model: str = "fashion-mnist", control: dict[str, str] | None = None) -> Any:
+    """The page, ready to be served; ``control`` holds ControlNets by task, where not those bundled with the model."""
+    on = Handlers(Page(model, control))
     with gr.Blocks(title="macs", analytics_enabled=False, delete_cache=(3600, 3600)) as blocks:
         gr.Markdown(
             "# Restore an image from a degraded measurement\nChoose, degrade, restore; compare samplers; see what is sure."
