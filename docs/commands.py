@@ -14,18 +14,18 @@ COMMANDS = (
     "models list", "models show", "models verify", "models convert",
 )  # fmt: skip
 WIDTH = 118
+PAGE = Path(__file__).with_name("commands.md")
 
 
-def main() -> None:
-    """Keep the words before the first command, and write all commands anew."""
-    path = Path(__file__).with_name("commands.md")
-    parts = [path.read_text().split("\n## ")[0].rstrip()]
+def reference(text: str) -> str:
+    """The page with the words before its first command kept, and all commands anew."""
+    parts = [text.split("\n## ")[0].rstrip()]
     for command in COMMANDS:
         options = {"prog_name": "macs", "terminal_width": WIDTH, "max_content_width": WIDTH}
-        text = CliRunner().invoke(app, [*command.split(), "--help"], **options).output.strip()
-        parts.append(f"## macs {command}\n\n```\n{text}\n```")
-    path.write_text("\n\n".join(parts) + "\n")
+        help_text = CliRunner().invoke(app, [*command.split(), "--help"], **options).output.strip()
+        parts.append(f"## macs {command}\n\n```\n{help_text}\n```")
+    return "\n\n".join(parts) + "\n"
 
 
 if __name__ == "__main__":
-    main()
+    PAGE.write_text(reference(PAGE.read_text()))

@@ -13,9 +13,8 @@ from torch import Tensor
 from macs.degradation import Degradation
 from macs.degrade import Measuring, enlarged, measured, quality, whole
 from macs.errors import ConfigError
-from macs.files import side_file
+from macs.files import keep_apart, side_file
 from macs.images import decode, read_bytes
-from macs.models.store import load
 from macs.restore import Restorer, Settings, named_sampler
 from macs.steps import Multistep
 from macs.training.checkpoint import write_atomically
@@ -37,6 +36,7 @@ class Panel:
     ssim: float | None = None
     chi2: float | None = None
     seconds: float | None = None
+    notes: tuple[str, ...] = ()
 
     def caption(self) -> str:
         """The name, and the numbers below it."""
@@ -76,7 +76,7 @@ def panels(
         restored = Restorer(degradation, chosen, model)(y)
         numbers = {} if truth is None else quality(restored.image, truth)
         known = {key: restored.record[key] for key in ("nfe", "chi2", "seconds")}
-        yield Panel(text, restored.image, **known, **numbers)
+        yield Panel(text, restored.image, **known, **numbers, notes=tuple(restored.record["notes"]))
 
 
 def started(y: Tensor, degradation: Degradation, settings: Settings, model: Any) -> None:
@@ -100,7 +100,7 @@ def figure(shown: Sequence[Panel], title: str) -> bytes:
     rows = math.ceil(len(shown) / columns)
     height, width = shown[0].image.shape[1:]
     page = Figure(figsize=(2.5 * columns, (2.5 * height / width + 0.55) * rows + 0.4), dpi=150, layout="constrained")
-    page.suptitle(title, fontsize=9)
+    page.suptitle(title.encode(errors="backslashreplace").decode(), fontsize=9, parse_math=False)
     axes = list(page.subplots(rows, columns, squeeze=False).flat)
     for axis in axes:
         axis.set_axis_off()
@@ -113,6 +113,20 @@ def figure(shown: Sequence[Panel], title: str) -> bytes:
     return file.getvalue()
 
 
+def check_target(out: Path, sources: Sequence[Path]) -> None:
+    """Refuse to replace a file that is read, or anything but an earlier comparison."""
+    keep_apart([out], sources)
+    beside = side_file(out, "json")
+    if not out.exists() and not beside.exists():
+        return
+    try:
+        earlier = "panels" in json.loads(beside.read_bytes())
+    except (OSError, ValueError, TypeError, RecursionError):
+        earlier = False
+    if not earlier:
+        raise ConfigError(f"{out if out.exists() else beside} is there and is no comparison; give another name, or remove it")
+
+
 def compare_file(
     path: Path, out: Path, degradation: Degradation, settings: Settings, samplers: Sequence[str], is_measurement: bool
 ) -> list[Panel]:
@@ -121,7 +135,8 @@ def compare_file(
         raise ConfigError(f"the picture must be named .png; got {out.name!r}")
     if not is_measurement and settings.sigma_y is None:
         raise ConfigError("the noise that is added must be a number; got auto; give --sigma-y VALUE, or --measured")
-    model = load(settings.model)
+    check_target(out, [file for file in (path, degradation.mask, degradation.kernel) if file is not None])
+    model = settings.network(degradation.task)
     degradation = degradation.for_model(model.image_shape[-1])
     y = decode(read_bytes(path), channels=None).float() / 255
     truth = None if is_measurement else whole(y, degradation.scale)
@@ -129,7 +144,8 @@ def compare_file(
         y = measured(truth, degradation, Measuring(settings.sigma_y or 0.0, settings.seed))
     shown = list(panels(y, truth, degradation, settings, samplers, model))
     noise = "noise estimated" if settings.sigma_y is None else f"noise {settings.sigma_y:g} on [-1, 1]"
-    record = {"input": str(path), **degradation.record(), **settings.record(), "panels": [panel.record() for panel in shown]}
+    config = {**degradation.record(), **settings.record(), **settings.weights(degradation.task)}
+    record = {"input": str(path), **config, "panels": [panel.record() for panel in shown]}
     del record["sampler"], record["samples"]
     try:
         write_atomically(out, figure(shown, f"{path.name}, {degradation.words()}, {noise}"))

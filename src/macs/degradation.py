@@ -15,8 +15,10 @@ from macs.noise import Noise
 from macs.noise_level import estimate_sigma_y
 from macs.tasks import TASKS, default_factor, default_std, task
 
-#: The sides of images that are factorised within a minute.
+#: The sides of images whose reduction or Gaussian blur is factorised within a minute.
 MAX_SIDE = 2048
+#: A Gaussian blur in pixels: below this nothing is blurred, above it no image of that side has anything left.
+LEAST_STD, LARGEST_STD = 0.1, float(MAX_SIDE)
 #: Which task each setting belongs to.
 OWNERS = {"factor": "super-resolution", "mask": "inpainting", "blur_std": "deblurring", "kernel": "deblurring"}
 
@@ -47,8 +49,11 @@ class Degradation:
                 raise ConfigError(f"{name} belongs to {owner}; the task is {self.task}; leave one of them out")
         if self.blur_std is not None and self.kernel is not None:
             raise ConfigError("a blur is given by blur_std or by kernel; got both; leave one of them out")
-        if self.blur_std is not None and not 0 < self.blur_std < float("inf"):
-            raise ConfigError(f"blur_std must be positive; got {self.blur_std}; it is the blur's standard deviation in pixels")
+        if self.blur_std is not None and not LEAST_STD <= self.blur_std <= LARGEST_STD:
+            raise ConfigError(
+                f"blur_std must be from {LEAST_STD:g} to {LARGEST_STD:g}; got {self.blur_std:g}; "
+                "it is the blur's standard deviation in pixels"
+            )
 
     @classmethod
     def told(cls, task: str | None, **settings: Any) -> "Degradation":
@@ -74,12 +79,18 @@ class Degradation:
         """How many pixels of the image a side of a measured pixel spans."""
         return (self.factor or 1) if self.task == "super-resolution" else 1
 
+    def check_size(self, shape: tuple[int, int, int]) -> None:
+        """Refuse an image (C, H, W) whose operator would have to be factorised and is too large for that."""
+        factorised = self.task != "inpainting" and self.kernel is None
+        if factorised and max(shape[1:]) > MAX_SIDE:
+            raise ConfigError(
+                f"an image that is reduced, or blurred by a Gaussian, may have {MAX_SIDE} pixels a side; "
+                f"this one has {shape[2]}x{shape[1]}; cut it first"
+            )
+
     def physics(self, shape: tuple[int, int, int], sigma_y: float) -> Any:
         """The operator on images of ``shape`` (C, H, W)."""
-        if max(shape[1:]) > MAX_SIDE:
-            raise ConfigError(
-                f"a restored image may have {MAX_SIDE} pixels a side; this one would have {shape[1]}x{shape[2]}; cut it first"
-            )
+        self.check_size(shape)
         return cached_physics(self, shape, sigma_y)
 
     def options(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from macs.degradation import Degradation
+from macs.errors import ConfigError
 from macs.files import Outcome, each_file
 from macs.images import decode, encode
 from macs.metrics import psnr, ssim
@@ -26,6 +27,11 @@ class Measuring:
 
 def whole(x: Tensor, scale: int) -> Tensor:
     """An image (C, H, W) without the last rows and columns that a reduction by ``scale`` would leave over."""
+    if min(x.shape[1:]) < scale:
+        raise ConfigError(
+            f"an image to be reduced by {scale} must have {scale} pixels a side; this one has {x.shape[2]}x{x.shape[1]}; "
+            "leave it out"
+        )
     return x[:, : x.shape[1] // scale * scale, : x.shape[2] // scale * scale]
 
 

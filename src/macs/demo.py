@@ -1,6 +1,7 @@
 """The demonstration: bundled images, every task, every sampler; one table, one picture, one page."""
 
 import base64
+import io
 import time
 import warnings
 from collections.abc import Iterator
@@ -94,8 +95,8 @@ def mosaic(images: Tensor, side: int = 2) -> Tensor:
     return torch.cat(rows)
 
 
-def picture(table: list[Row], path: Path) -> None:
-    """Truth, measurement and every sampler in columns, a row per task, four images in each cell."""
+def picture(table: list[Row]) -> bytes:
+    """Truth, measurement and every sampler in columns, a row per task, four images in each cell; a PNG."""
     import matplotlib
 
     matplotlib.use("agg")
@@ -115,8 +116,10 @@ def picture(table: list[Row], path: Path) -> None:
                 axes[i, j].set_title(label.replace(", ", ",\n"), fontsize=8)
         axes[i, 0].set_ylabel(name, fontsize=9)
     figure.tight_layout(pad=0.3)
-    figure.savefig(path)
+    file = io.BytesIO()
+    figure.savefig(file, format="png")
     plt.close(figure)
+    return file.getvalue()
 
 
 def page(table: list[Row], png: bytes) -> str:
@@ -146,8 +149,8 @@ the measurement in units of its noise: about 1 is right, far above 1 ignores the
 
 def write(table: list[Row], folder: Path) -> tuple[Path, Path]:
     """The picture and the page."""
-    folder.mkdir(parents=True, exist_ok=True)
     comparison, report = folder / "comparison.png", folder / "report.html"
-    picture(table, comparison)
-    write_atomically(report, page(table, comparison.read_bytes()).encode())
+    png = picture(table)
+    write_atomically(comparison, png)
+    write_atomically(report, page(table, png).encode())
     return comparison, report

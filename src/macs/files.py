@@ -13,6 +13,8 @@ from macs.images import files_below, read_bytes
 from macs.models.manifest import digest
 from macs.training.checkpoint import write_atomically
 
+#: Pictures that some results have beside them.
+SIDES = ("mean.png", "std.png")
 #: What makes results: from a file's path and bytes to PNG files by their endings, and a record.
 Make = Callable[[Path, bytes], tuple[dict[str, bytes], dict[str, Any]]]
 
@@ -46,9 +48,19 @@ def find_inputs(paths: Iterable[Path], leave_out: Iterable[Path | None] = ()) ->
     return found
 
 
-def plan(paths: Iterable[Path], out: Path, leave_out: Iterable[Path | None] = ()) -> dict[Path, Path]:
-    """Each input and the PNG that it becomes: below ``out``, or ``out`` itself where that is a PNG and there is one input."""
-    inputs = list(dict.fromkeys(find_inputs(paths, (*leave_out, out))))
+def plan(
+    paths: Iterable[Path], out: Path, leave_out: Iterable[Path | None] = (), sides: Iterable[str] = ()
+) -> dict[Path, Path]:
+    """Each input and the PNG that it becomes: below ``out``, or ``out`` itself where that is a PNG and there is one input.
+
+    Args:
+        paths: files and folders.
+        out: a folder, or a PNG.
+        leave_out: files and folders that are no inputs, such as a mask; no result may take their place.
+        sides: which of ``SIDES`` each result will have beside it.
+    """
+    others = [path for path in leave_out if path is not None]
+    inputs = list(dict.fromkeys(find_inputs(paths, (*others, out))))
     if out.suffix.lower() == ".png" and not out.is_dir():
         if len(inputs) > 1:
             raise ConfigError(f"{len(inputs)} images cannot become one file {out}; give a folder")
@@ -59,13 +71,26 @@ def plan(paths: Iterable[Path], out: Path, leave_out: Iterable[Path | None] = ()
             path: out / (place.with_suffix(".png") if same[place.with_suffix("")] == 1 else f"{place}.png")
             for path, place in inputs
         }
-    twice = [target for target, n in Counter(targets.values()).items() if n > 1]
+    results = [file for target in targets.values() for file in (target, *(side_file(target, kind) for kind in sides))]
+    twice = [file for file, n in Counter(results).items() if n > 1]
     if twice:
         raise ConfigError(f"two inputs would both become {twice[0]}; restore them into different folders")
-    for path, target in targets.items():
-        if target.exists() and target.samefile(path):
-            raise ConfigError(f"{path} would be replaced by its own result; give another folder")
+    keep_apart(results, (*targets, *others))
     return targets
+
+
+def keep_apart(results: Iterable[Path], sources: Iterable[Path]) -> None:
+    """Refuse a result that would take the place of a file that is read."""
+    read = {identity(path): path for path in sources if path.exists()}
+    for result in results:
+        if result.exists() and identity(result) in read:
+            raise ConfigError(f"{read[identity(result)]} would be replaced by a result; give another folder or name")
+
+
+def identity(path: Path) -> tuple[int, int]:
+    """Where a file lies on the disk, whatever its names."""
+    found = path.stat()
+    return found.st_dev, found.st_ino
 
 
 def side_file(target: Path, kind: str) -> Path:
@@ -102,18 +127,39 @@ def each_file(targets: dict[Path, Path], config: dict[str, Any], make: Make, ove
                 yield Outcome(source, target, "skipped", record)
                 continue
             made, about = make(source, data)
-            record = {"input": str(source), "config": whole, "macs": __version__, **about}
+            names = [side_file(target, ending).name for ending in made]
+            record = {"input": str(source), "config": whole, "macs": __version__, "files": names, **about}
             write(target, made, record)
         except MacsError as error:
             yield Outcome(source, target, "failed", error=" ".join(str(error).split()))
         except OSError as error:
             yield Outcome(source, target, "failed", error=f"{target} cannot be written ({error.strerror}); check the folder")
+        except (RuntimeError, ValueError, ArithmeticError, MemoryError) as error:
+            yield Outcome(source, target, "failed", error=unexpected(error))
         else:
             yield Outcome(source, target, "done", record)
 
 
+def unexpected(error: Exception) -> str:
+    """What no check foresaw, in one sentence."""
+    reason = " ".join(f"{type(error).__name__} {error}".split())[:200]
+    return f"nothing can be made of this image ({reason}); leave it out, or save it again in another size"
+
+
+def outdated(target: Path, made: Iterable[str]) -> list[Path]:
+    """The pictures beside an earlier result, by its own record, that are not made anew."""
+    try:
+        record = json.loads(side_file(target, "json").read_bytes())
+        names = set(record["files"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return []
+    return [side_file(target, kind) for kind in SIDES if kind not in made and side_file(target, kind).name in names]
+
+
 def write(target: Path, made: dict[str, bytes], record: dict[str, Any]) -> None:
-    """The pictures and then the record."""
+    """The pictures and then the record; what an earlier result had beside it goes."""
+    for side in outdated(target, made):
+        side.unlink(missing_ok=True)
     side_file(target, "json").unlink(missing_ok=True)
     for ending, content in made.items():
         write_atomically(side_file(target, ending), content)

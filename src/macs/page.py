@@ -5,26 +5,28 @@ others wait in a queue that is bounded.
 """
 
 import json
+import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import gradio as gr
+from PIL import Image
 
 from macs.app import (
     MAX_BYTES,
+    MAX_PIXELS,
     SAMPLERS,
     SCRATCH,
     TASKS,
     Page,
-    chosen,
+    checked,
     curve,
-    example_names,
+    examples_of,
     in_words,
     kept,
     shown,
@@ -38,17 +40,25 @@ from macs.restore import STD_WHITE, Restored, Settings
 
 #: Visitors that may wait; the next is told to come back.
 QUEUE = 100
+#: What a visitor is told of an error that nobody foresaw.
+UNFORESEEN = "this could not be done, and the page does not know why; its log does; change a control and try again"
 INVENTED = "What was not measured is invented: plausible, not true."
+#: How an event is wired that computes: one of all of them at a time, whoever the visitor is.
+WORK: dict[str, Any] = {"concurrency_id": "work", "concurrency_limit": 1}
 #: How an event that shows something at once is wired.
 QUICK: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
+LOG = logging.getLogger(__name__)
 
 
 def guarded(work: Callable[[], Any]) -> Any:
-    """The result of some work; an error of this package becomes a message on the page."""
+    """The result of some work; an error becomes a message on the page, one that nobody foresaw also a line in the log."""
     try:
         return work()
     except MacsError as error:
         raise gr.Error(" ".join(str(error).split()), duration=None, print_exception=False) from error
+    except Exception as error:
+        LOG.exception("a control's work failed")
+        raise gr.Error(UNFORESEEN, duration=None, print_exception=False) from error
 
 
 @dataclass(frozen=True)
@@ -59,7 +69,7 @@ class Handlers:
 
     def choose(self, example: str, upload: bytes | None) -> Any:
         """Show the chosen image, ready to be drawn on."""
-        x, note = guarded(lambda: chosen(example, upload))
+        x, note = guarded(lambda: self.page.chosen(example, upload))
         picture = shown(x)
         return {"background": picture, "layers": [], "composite": picture}, note
 
@@ -74,30 +84,36 @@ class Handlers:
 
     def restore(self, samplers: list[str], steps: int, draws: int, *controls: Any, progress: Any = gr.Progress()) -> Any:  # noqa: B008
         """Restore with each sampler; show images, numbers, misfit, deviation and files."""
-        x, y, told, note = guarded(lambda: self.page.problem(*controls))
+        return guarded(lambda: self.results(samplers, steps, draws, controls, progress))
+
+    def results(self, samplers: list[str], steps: int, draws: int, controls: Sequence[Any], progress: Any) -> Any:
+        """What :meth:`restore` shows."""
+        x, y, told, note = self.page.problem(*controls)
+        steps, draws = (int(n) for n in checked({"the number of calls": steps, "the number of draws": draws}))
         sigma_y, seed = controls[-2:]
-        settings = Settings(self.page.name, steps=int(steps), seed=int(seed), samples=int(draws), sigma_y=float(sigma_y))
+        settings = Settings(self.page.name, steps=steps, seed=int(seed), samples=draws, sigma_y=float(sigma_y))
         results: dict[str, Restored] = {}
         for some in [[name] for name in samplers] or [[]]:
             progress((len(results), max(len(samplers), 1)), desc=" ".join(some))
-            results |= guarded(partial(self.page.restored, told, y, some, settings))
+            results |= self.page.restored(told, y, some, settings)
         rows, first = summary(x, y, results), results[samplers[0]]
         seen, best = shown(enlarged(y, (x.shape[1], x.shape[2]))), shown(first.image)
         spread = None if first.std is None else shown(first.std.mean(0, keepdim=True) / STD_WHITE)
-        record = {**told.record(), **settings.record(), "sampler": samplers, "rows": rows}
+        notes = first.record["notes"]
+        made = {**told.record(), **settings.record(), **self.page.weights[told.task]}
+        record = {**made, "sampler": samplers, "rows": rows, "notes": notes}
         return (
             [(shown(x), "truth"), (seen, "measurement"), *((shown(r.image), name) for name, r in results.items())],
             (seen, best), table(rows), curve(results), gr.update(value=spread, visible=spread is not None),
             str(kept("restored", encode(first.image))), str(kept("record", json.dumps(record, indent=2).encode(), "json")),
-            "\n".join(f"- {text}" for text in (note, *first.record["notes"], INVENTED) if text),
+            "\n".join(f"- {text}" for text in (note, *notes, INVENTED) if text),
         )  # fmt: skip
 
 
-def inputs() -> dict[str, Any]:
+def inputs(names: list[str]) -> dict[str, Any]:
     """The controls of the image and its degradation, and the pictures of both, in the order in which handlers take them."""
     with gr.Row():
         with gr.Column(min_width=300):
-            names = example_names()
             example = gr.Dropdown(names, value=names[0], label="Bundled image", elem_id="example")
             label = "or your own (PNG, JPEG, WEBP, BMP, TIFF; 8 MB)"
             upload = gr.File(type="binary", label=label, elem_id="upload", height=150)
@@ -153,33 +169,37 @@ def outputs() -> list[Any]:
     return [gallery, slider, numbers, residual, spread, picture, record, gr.Markdown(INVENTED, elem_id="notes")]
 
 
-def build(model: str = "fashion-mnist") -> Any:
-    """The page, ready to be served."""
-    on = Handlers(Page(model))
+def build(model: str = "fashion-mnist", control: dict[str, str] | None = None) -> Any:
+    """The page, ready to be served; ``control`` holds ControlNets by task, where not those bundled with the model."""
+    on = Handlers(Page(model, control))
     with gr.Blocks(title="macs", analytics_enabled=False, delete_cache=(3600, 3600)) as blocks:
         gr.Markdown(
             "# Restore an image from a degraded measurement\nChoose, degrade, restore; compare samplers; see what is sure."
         )
-        here = inputs()
+        here = inputs(list(examples_of(model)))
         choices, button = solver_inputs()
         results = outputs()
         controls = list(here.values())[:9]
         measurement = [here["seen"], here["seen_note"]]
         for event in (blocks.load, here["example"].change, here["upload"].upload, here["upload"].clear):
-            chose = event(on.choose, [here["example"], here["upload"]], [here["drawing"], here["choice_note"]], **QUICK)
-            chose.success(on.measure, controls, measurement, **QUICK)
+            chose = event(on.choose, [here["example"], here["upload"]], [here["drawing"], here["choice_note"]], **QUICK, **WORK)
+            chose.success(on.measure, controls, measurement, **QUICK, **WORK)
         settled = here["task"].change(on.settle, here["task"], [here["factor"], here["std"], here["hole"]], **QUICK)
-        settled.success(on.measure, controls, measurement, **QUICK)
+        settled.success(on.measure, controls, measurement, **QUICK, **WORK)
         for name in ("factor", "std", "hole", "sigma_y"):
-            here[name].release(on.measure, controls, measurement, **QUICK)
+            here[name].release(on.measure, controls, measurement, **QUICK, **WORK)
         for name in ("seed", "drawing"):
-            here[name].change(on.measure, controls, measurement, trigger_mode="always_last", **QUICK)
-        button.click(on.restore, [*choices, *controls], results, api_name="restore", concurrency_limit=1)
+            here[name].change(on.measure, controls, measurement, trigger_mode="always_last", **QUICK, **WORK)
+        button.click(on.restore, [*choices, *controls], results, api_name="restore", **WORK)
     return blocks.queue(max_size=QUEUE, default_concurrency_limit=1)
 
 
 def serve(blocks: Any, host: str = "127.0.0.1", port: int = 7860, wait: bool = True) -> str:
-    """Serve the page and return its address; ``wait=False`` returns at once."""
+    """Serve the page and return its address; ``wait=False`` returns at once.
+
+    Pillow is told to refuse large pictures in this process, since Gradio opens drawings before a handler sees them.
+    """
+    Image.MAX_IMAGE_PIXELS = MAX_PIXELS
     try:
         _, address, _ = blocks.launch(
             server_name=host, server_port=port, share=False, quiet=True, show_error=True, max_file_size=MAX_BYTES,

@@ -16,15 +16,24 @@ from macs.doctor import DOUBT, Finding, examine
 from macs.errors import ConfigError, MacsWarning, unknown
 from macs.files import Outcome, each_file
 from macs.images import decode, encode, read_bytes
-from macs.models.manifest import digest
-from macs.models.store import load, model_bytes
+from macs.models.consistency import ConsistencyModel
+from macs.models.controlnet import ControlledModel, control_hint
+from macs.models.manifest import catalogue
+from macs.models.store import load, model_digest
 from macs.models.tiled import Tiled
 from macs.noise import content_ids
+from macs.problem import Problem
 from macs.solver import Solver, Trace
 from macs.steps import SAMPLERS, MacsD, Sampler
 
 #: The standard deviation, on images in [0, 1], that is white in a picture of it.
 STD_WHITE = 0.25
+#: What is said of a model that does not see the measurement, where the sampler has a data step and where it has none.
+BLIND = "this model does not see the measurement; only the data step does"
+BLIND_ALONE = (
+    "this model does not see the measurement and this sampler has no data step: the result has nothing to do with the "
+    "measurement; use the sampler macs-d, or a ControlNet for this task"
+)
 
 
 def named_sampler(text: str) -> Sampler:
@@ -61,13 +70,14 @@ class Settings:
     """How to restore.
 
     Args:
-        model: a bundled name, or the path of a model file.
+        model: a bundled name, the path of a model file, a diffusers folder or a repository of the Hub.
         sampler: as for ``macs.Solver``.
         steps: network calls per image, for samplers of one call per step.
         seed: of all noise.
         samples: draws; from two on also their mean and standard deviation.
         sigma_y: the noise on images in [-1, 1]; None estimates it from each measurement.
         overlap: of tiles, in pixels; None is half a tile.
+        control: a ControlNet's file or folder; None is the one that is bundled for the model and the task, if any.
     """
 
     model: str = "fashion-mnist"
@@ -77,6 +87,7 @@ class Settings:
     samples: int = 1
     sigma_y: float | None = None
     overlap: int | None = None
+    control: str | None = None
 
     def __post_init__(self) -> None:
         if self.samples < 1:
@@ -88,7 +99,31 @@ class Settings:
 
     def record(self) -> dict[str, Any]:
         """The settings for a JSON file."""
-        return {**vars(self), "sampler": repr(self.sampler), "sigma_y": "auto" if self.sigma_y is None else self.sigma_y}
+        said = {key: value for key, value in vars(self).items() if key != "control" or value is not None}
+        return {**said, "sampler": repr(self.sampler), "sigma_y": "auto" if self.sigma_y is None else self.sigma_y}
+
+    def control_for(self, task: str) -> str | None:
+        """The ControlNet by which the model sees a task's measurements: the one given, else the bundled one, else none."""
+        bundled = f"{self.model}-{task}"
+        return self.control or (bundled if bundled in catalogue() else None)
+
+    def network(self, task: str) -> Any:
+        """The model for a task, its ControlNet attached where there is one."""
+        return load(self.model, control=self.control_for(task))
+
+    def weights(self, task: str) -> dict[str, str]:
+        """The SHA-256 of that model and of its ControlNet, for a JSON file."""
+        control = self.control_for(task)
+        more = {} if control is None else {"control": control, "control_sha256": model_digest(control)}
+        return {"model_sha256": model_digest(self.model), **more}
+
+
+class ControlledTiles(Tiled):
+    """Tiles of a model with a ControlNet, which sees the measurement as an image: that of the whole image is cut like it."""
+
+    def condition(self, problem: Problem) -> Tensor:
+        """The hint of a problem for the whole image."""
+        return control_hint(problem, self.image_shape)
 
 
 @dataclass(frozen=True)
@@ -106,8 +141,8 @@ class Restorer:
     """Restores one measurement after another with the same settings."""
 
     def __init__(self, degradation: Degradation, settings: Settings, model: Any = None) -> None:
-        self.model = load(settings.model) if model is None else model
-        weights = {} if model is not None else {"model_sha256": digest(model_bytes(settings.model))}
+        self.model = settings.network(degradation.task) if model is None else model
+        weights = settings.weights(degradation.task) if model is None else {}
         self.degradation, self.settings = degradation.for_model(self.model.image_shape[-1]), settings
         self.config = {**self.degradation.record(), **settings.record(), **weights}
         self.degradation.options()
@@ -125,12 +160,15 @@ class Restorer:
     def tiled(self, y: Tensor, on_tiles: Callable[[int], None] | None = None) -> Any:
         """The model for the image behind a measurement: itself where the size is its own, else in tiles."""
         shape = self.shape(y)
-        own = shape == tuple(self.model.image_shape)
-        return self.model if own else Tiled(self.model, shape, self.settings.overlap, on_tiles)
+        if shape == tuple(self.model.image_shape):
+            return self.model
+        tiles = ControlledTiles if isinstance(self.model, ControlledModel) else Tiled
+        return tiles(self.model, shape, self.settings.overlap, on_tiles)
 
     def __call__(self, y: Tensor, on_tiles: Callable[[int], None] | None = None) -> Restored:
         """Restore a measurement (C, h, w) in [0, 1], grey or RGB; it may reach past [0, 1] where it was not cut."""
         start = time.perf_counter()
+        self.degradation.check_size(self.shape(y))
         model = self.tiled(y, on_tiles)
         sigma_y = self.degradation.sigma_y(y) if self.settings.sigma_y is None else self.settings.sigma_y
         physics = self.degradation.physics(self.shape(y), sigma_y)
@@ -143,7 +181,8 @@ class Restorer:
                 x, trace = solver(batch, physics, self.settings.seed, ids=[f"{name}/{k}"] * len(batch), trace=True)
                 draws.append(as_image(x, len(y)))
                 traces.append(trace)
-        notes = [*channels, *self.tile_notes(model), *dict.fromkeys(str(w.message) for w in said if w.category is MacsWarning)]
+        warned = dict.fromkeys(str(w.message) for w in said if w.category is MacsWarning)
+        notes = [*self.blind_notes(), *channels, *self.tile_notes(model), *warned]
         record = {
             "nfe": traces[0].nfe[-1], "tiles": len(getattr(model, "corners", [0])),
             "chi2": finite(traces[0].final_chi2), "sigma_y": sigma_y, "sigma_y_estimated": self.settings.sigma_y is None,
@@ -155,6 +194,12 @@ class Restorer:
         std = stack.std(0)
         record["std"] = {"mean": float(std.mean()), "largest": float(std.max()), "white": STD_WHITE}
         return Restored(draws[0], stack.mean(0), std, traces[0], record)
+
+    def blind_notes(self) -> list[str]:
+        """What is to be said of a model that does not see the measurement."""
+        if not isinstance(self.model, ConsistencyModel) or hasattr(self.model, "condition"):
+            return []
+        return [BLIND_ALONE if self.settings.sampler.data is None else BLIND]
 
     def tile_notes(self, model: Any) -> list[str]:
         """What is to be said of the size."""
@@ -232,7 +277,7 @@ def examine_file(path: Path, degradation: Degradation, settings: Settings) -> li
     batch = as_batch(y, restorer.model.image_shape[0])[0]
     physics = restorer.degradation.physics(restorer.shape(y), restored.record["sigma_y"])
     x = restored.image.reshape(len(batch), -1, *restored.image.shape[1:]).expand(-1, restorer.model.image_shape[0], -1, -1)
-    found = examine(batch, physics, x)
+    found = [*(Finding("model", DOUBT, note) for note in restorer.blind_notes()), *examine(batch, physics, x)]
     if settings.sigma_y is not None:
         return found
     says = (

@@ -6,36 +6,20 @@ Screenshots go to ``$MACS_ARTEFACTS`` where that is set, else to pytest's tempor
 import json
 import os
 import shutil
-import socket
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlparse
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
-import macs
-from macs.images import decode, encode
+from macs.images import decode
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytest.importorskip("gradio")
 sync_api = pytest.importorskip("playwright.sync_api")
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")]
 WAIT = 120_000
-
-
-@pytest.fixture(scope="module")
-def address():
-    from macs.page import build, serve
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    blocks = build()
-    yield serve(blocks, port=port, wait=False)
-    blocks.close()
 
 
 @pytest.fixture(scope="module")
@@ -164,51 +148,3 @@ def test_what_is_no_image_is_said(page, artefacts, tmp_path):
 def test_nothing_left_the_machine(page, seen):
     assert {host for host in seen["hosts"] if host} == {"127.0.0.1"}
     assert seen["errors"] == []
-
-
-def test_too_many_bytes_are_refused(address):
-    import httpx
-
-    files = {"files": ("big.png", b"\0" * (9 * 2**20), "image/png")}
-    assert httpx.post(f"{address}gradio_api/upload", files=files, timeout=60).status_code in (400, 413)
-
-
-@pytest.mark.slow
-def test_fifty_visitors_wait_their_turn(address):
-    """Fifty at once: each is served, none sees an error."""
-    from gradio_client import Client
-
-    client = Client(address, verbose=False)
-    controls = [macs.app.example_names()[0], None, None, "super-resolution", 2, 3, 50, 0.05]
-    jobs = [client.submit(["multistep"], 1, 1, *controls, seed, api_name="/restore") for seed in range(50)]
-    with ThreadPoolExecutor(50) as pool:
-        results = list(pool.map(lambda job: job.result(timeout=600), jobs))
-    assert all(len(result[0]) == 3 for result in results)
-
-
-def test_the_page_without_a_browser():
-    """What the controls call: pure functions of their arguments, errors in one sentence."""
-    from macs.app import Page, chosen, drawn_mask, example_names
-
-    page = Page()
-    controls = ("deblurring", 2, 3.0, 50, 0.05, 0)
-    _, y, told, _ = page.problem(example_names()[0], None, None, *controls)
-    assert torch.equal(y, page.problem(example_names()[0], None, None, *controls)[1])
-    assert told.blur_std == 3
-    layer = np.zeros((280, 280, 4), dtype=np.uint8)
-    layer[100:200, 50:100, 3] = 255
-    mask = drawn_mask({"layers": [layer]}, (28, 28))
-    assert (mask == 0).sum() == 50
-    assert drawn_mask({"layers": [layer * 0]}, (28, 28)) is None
-    for upload, sentence in (
-        (b"x" * (9 * 2**20), "may have 8,388,608 bytes"),
-        (b"nothing", "does not begin like one"),
-        (encode(torch.zeros(1, 20, 30)), "at least 28x28 pixels"),
-        (encode(torch.zeros(1, 5000, 5000)), "may have 16,777,216 pixels"),
-    ):
-        with pytest.raises(macs.MacsError, match=sentence):
-            page.problem(None, upload, None, *controls)
-    with pytest.raises(macs.MacsError, match="no bundled image"):
-        chosen("none", None)
-    with pytest.raises(macs.MacsError, match="at least one sampler"):
-        page.restored(told, y, [], macs.restore.Settings())

@@ -157,7 +157,33 @@ def test_unknown_names_are_one_line(run, bundled, tmp_path, monkeypatch):
 def test_the_page_without_gradio_says_what_to_install(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "gradio", None)
     monkeypatch.delitem(sys.modules, "macs.page", raising=False)
-    assert "pip install 'macs-imaging[app]'" in one_error(run("app"))
+    assert "pip install -e '.[app]'" in one_error(run("app"))
+
+
+def test_a_controlnet_of_no_task_is_one_line(run):
+    pytest.importorskip("gradio")
+    assert "must be TASK=PATH" in one_error(run("app", "--control", "nothing"))
+
+
+def test_a_file_that_the_system_refuses_is_one_line(run, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr("macs.demo.rows", lambda seed: [])
+    monkeypatch.setattr("macs.demo.picture", lambda table: b"")
+    assert "Not a directory" in one_error(run("demo", "--out", tmp_path / "file" / "demo"))
+    (tmp_path / "demo" / "comparison.png").mkdir(parents=True)
+    assert "cannot be read or written (Is a directory)" in one_error(run("demo", "--out", tmp_path / "demo"))
+    assert [path.name for path in (tmp_path / "demo").iterdir()] == ["comparison.png"]
+
+
+def test_the_demonstration_says_how_to_call_the_program(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("macs.demo.rows", lambda seed: [])
+    monkeypatch.setattr("macs.demo.picture", lambda table: b"")
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / ".venv" / "bin" / "python"))
+    monkeypatch.chdir(tmp_path)
+    assert "next: .venv/bin/macs models show" in run("demo").stdout
+    monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}")
+    assert "next: macs models show" in run("demo").stdout
 
 
 def test_debug_shows_where(run, bundled):

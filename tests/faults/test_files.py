@@ -1,6 +1,7 @@
 """Restoring, degrading, comparing and examining files from the command line, sound and broken."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -28,8 +29,7 @@ def model():
 @pytest.fixture(autouse=True)
 def loaded(model, monkeypatch):
     """The bundled model, read once."""
-    monkeypatch.setattr(restore, "load", lambda name: model)
-    monkeypatch.setattr("macs.compare.load", lambda name: model)
+    monkeypatch.setattr(restore, "load", lambda name, control: model)
 
 
 @pytest.fixture
@@ -128,6 +128,51 @@ def test_broken_files_do_not_stop_the_others(run, small, tmp_path):
     assert quiet.output == ""
 
 
+def test_an_odd_file_does_not_stop_the_others(run, clean, tmp_path, monkeypatch):
+    (clean / "icon.png").write_bytes(encode(torch.rand(1, 3, 3)))
+    result = run("degrade", clean, "-o", tmp_path / "small", "--factor", 4)
+    assert result.exit_code == 1
+    assert "must have 4 pixels a side; this one has 3x3" in one_error(result, 1)
+    assert sorted(p.name for p in (tmp_path / "small").glob("*.png")) == ["0.png", "1.png"]
+    calls = []
+
+    def odd(x, *_):
+        calls.append(x)
+        raise [RuntimeError("DefaultCPUAllocator:\n no memory"), MemoryError(), ValueError("odd")][len(calls) - 1]
+
+    monkeypatch.setattr("macs.degrade.measured", odd)
+    result = run("degrade", clean, "-o", tmp_path / "none", "--factor", 2)
+    assert result.exit_code == 1
+    assert result.stderr.count("nothing can be made of this image") == result.stderr.count("\n") == 3
+    assert "(RuntimeError DefaultCPUAllocator: no memory)" in result.stderr
+
+
+def test_a_name_that_is_no_text_is_shown(run, clean, tmp_path):
+    (clean / "0.png").rename(clean / os.fsdecode(b"\xff.png"))
+    (clean / os.fsdecode(b"\xfe.png")).write_bytes(b"")
+    result = run("degrade", clean, "-o", tmp_path / "out", "--factor", 2)
+    assert result.exit_code == 1, result.output
+    assert "\\udcff.png" in result.stdout
+    assert "\\udcfe.png" in result.stderr
+    assert len(list((tmp_path / "out").glob("*.png"))) == 2
+
+
+def test_only_what_is_factorised_has_a_largest_side(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("macs.degradation.MAX_SIDE", 30)
+    (tmp_path / "x.png").write_bytes(encode(torch.rand(1, 32, 32, generator=torch.Generator().manual_seed(0))))
+    kernel = np.zeros((3, 3), dtype=np.uint8)
+    kernel[1] = 200
+    Image.fromarray(kernel).save(tmp_path / "kernel.png")
+    for i, free in enumerate((["--task", "inpainting"], ["--kernel", tmp_path / "kernel.png"])):
+        assert run("degrade", tmp_path / "x.png", "-o", tmp_path / f"y{i}.png", *free).exit_code == 0
+        result = run("restore", tmp_path / f"y{i}.png", "-o", tmp_path / f"x{i}.png", *free, "--sigma-y", 0.05)
+        assert result.exit_code == 0, result.output
+    monkeypatch.setattr("macs.degradation.estimate_sigma_y", lambda *_: pytest.fail("the size is looked at first"))
+    for options in (["--blur-std", 1], ["--factor", 2]):
+        result = run("restore", tmp_path / "x.png", "-o", tmp_path / "no.png", *options)
+        assert "may have 30 pixels a side" in one_error(result, 1)
+
+
 def test_draws_give_a_mean_and_a_deviation(run, small, tmp_path):
     result = run(
         "restore", small / "0.png", "-o", tmp_path, "--factor", 2, "--sigma-y", 0.05, "--samples", 3, "--sampler", "multistep"
@@ -138,6 +183,30 @@ def test_draws_give_a_mean_and_a_deviation(run, small, tmp_path):
     assert not torch.equal(first, mean)
     assert std.max() > 0
     assert json.loads((tmp_path / "0.json").read_text())["std"]["white"] == 0.25
+
+
+def test_one_draw_after_several_leaves_no_mean_of_theirs(run, small, tmp_path):
+    (tmp_path / "out").mkdir()
+    mine = tmp_path / "out" / "1.mean.png"
+    mine.write_bytes(b"of somebody else")
+    args = ("restore", small, "-o", tmp_path / "out", "--factor", 2, "--sigma-y", 0.05)
+    assert run("restore", small / "0.png", *args[2:], "--samples", 2).exit_code == 0
+    assert (tmp_path / "out" / "0.std.png").exists()
+    assert run(*args, "--overwrite").exit_code == 0
+    assert sorted(p.name for p in (tmp_path / "out").glob("*.png")) == ["0.png", "1.mean.png", "1.png"]
+    assert mine.read_bytes() == b"of somebody else"
+
+
+def test_the_means_of_a_result_are_results_too(run, small, tmp_path):
+    (small / "0.mean.png").write_bytes((small / "0.png").read_bytes())
+    args = ("restore", small, "-o", tmp_path / "out", "--factor", 2, "--sigma-y", 0.05)
+    assert "would both become" in one_error(run(*args, "--samples", 2))
+    assert run(*args).exit_code == 0
+    (small / "a.jpg").write_bytes((small / "0.png").read_bytes())
+    (small / "a.std.png").write_bytes((small / "0.png").read_bytes())
+    files.plan([small / "a.jpg"], small, sides=files.SIDES)
+    with pytest.raises(macs.MacsError, match="a.std.png would be replaced"):
+        files.plan([small / "a.jpg"], small, [small / "a.std.png"], files.SIDES)
 
 
 def test_colour_and_size_are_said(run, tmp_path):
@@ -186,7 +255,8 @@ def test_a_mask_and_a_kernel_from_files(run, clean, tmp_path):
         (["--task", "superresolution"], "did you mean 'super-resolution'?"),
         (["--task", "inpainting", "--factor", "2"], "factor belongs to super-resolution"),
         (["--blur-std", "2", "--kernel", "k.png"], "leave one of them out"),
-        (["--blur-std", "-1"], "blur_std must be positive"),
+        (["--blur-std", "-1"], "blur_std must be from 0.1 to 2048"),
+        (["--blur-std", "1e-200"], "blur_std must be from 0.1 to 2048"),
         (["--mask", "none.png"], "none.png cannot be read"),
         (["--factor", "2", "--sigma-y", "lots"], "must be a number or auto"),
         (["--factor", "2", "--sigma-y", "-1"], "sigma_y must be a number of at least 0"),
@@ -209,7 +279,7 @@ def test_paths_that_cannot_work_are_one_line(run, clean, small, tmp_path):
     for args, sentence in (
         ((tmp_path / "gone.png", "-o", tmp_path / "out"), "there is no file or folder"),
         ((tmp_path / "nothing", "-o", tmp_path / "out"), "holds no image files"),
-        ((small, "-o", small), "would be replaced by its own result"),
+        ((small, "-o", small), "would be replaced by a result"),
         ((small, "-o", tmp_path / "one.png"), "2 images cannot become one file"),
         ((small / "0.png", small / "0.png", clean, "-o", tmp_path / "out"), "would both become"),
     ):
@@ -246,6 +316,23 @@ def test_compare_draws_a_labelled_figure(run, clean, tmp_path):
     assert "must be named .png" in one_error(run("compare", clean / "0.png", "-o", tmp_path / "c.jpg", "--factor", 2))
     assert "write it like" in one_error(run("compare", clean / "0.png", "-o", out, "--factor", 2, "--sampler", "ddim@x"))
     assert "got auto" in one_error(run("compare", clean / "0.png", "-o", out, "--factor", 2, "--sigma-y", "auto"))
+
+
+def test_compare_replaces_nothing_but_a_comparison(run, clean, tmp_path):
+    photo, mask = clean / "0.png", tmp_path / "mask.png"
+    Image.fromarray(np.eye(28, dtype=np.uint8) * 255).save(mask)
+    held = {path: path.read_bytes() for path in (photo, mask)}
+    args = ("compare", photo, "--mask", mask, "--sampler", "ddim", "-o")
+    for path in held:
+        assert "would be replaced by a result" in one_error(run(*args, path))
+    (tmp_path / "other.json").write_text('{"config": 1}')
+    assert "other.json is there and is no comparison" in one_error(run(*args, tmp_path / "other.png"))
+    (tmp_path / "picture.png").write_bytes(b"mine")
+    assert "picture.png is there and is no comparison" in one_error(run(*args, tmp_path / "picture.png"))
+    assert {path: path.read_bytes() for path in held} == held
+    odd = photo.rename(clean / os.fsdecode(b"$\xff_$.png"))
+    for _ in range(2):
+        assert run("compare", odd, *args[2:], tmp_path / "c.png").exit_code == 0
 
 
 def test_compare_without_truth_has_chi2_only(run, small, tmp_path):
@@ -308,3 +395,7 @@ def test_ctrl_c_leaves_whole_files_and_the_same_command_goes_on(small, tmp_path)
         if name.endswith(".json"):
             assert decode((tmp_path / "out" / name.replace("json", "png")).read_bytes(), 1).shape == (1, 28, 28)
     assert 1 <= len([n for n in made if n.endswith(".json")]) < 30
+    args = ("restore", small, "-o", tmp_path / "out", "--factor", 2, "--sigma-y", 0.05, "--format", "json")
+    again = [r["status"] for r in lines(CliRunner().invoke(app, [str(a) for a in args]))]
+    assert again.count("skipped") == len([n for n in made if n.endswith(".json")])
+    assert again.count("skipped") + again.count("done") == 30

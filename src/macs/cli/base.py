@@ -1,6 +1,11 @@
 """What every command shares: the application, errors on one line, examples in the help."""
 
+import errno
+import os
+import shutil
+import sys
 import warnings
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -15,14 +20,31 @@ def one_line(text: object) -> str:
     return " ".join(str(text).split())
 
 
+def echo(text: str, err: bool = False) -> None:
+    """A line on stdout or stderr; what the terminal cannot show, as in a name that is no UTF-8, is escaped."""
+    encoding = getattr(sys.stderr if err else sys.stdout, "encoding", None) or "utf-8"
+    typer.echo(text.encode(encoding, "backslashreplace").decode(encoding), err=err)
+
+
+def no_access(error: OSError) -> str:
+    """What the system refused, in one sentence."""
+    where = "a file" if error.filename is None else error.filename
+    return f"{where} cannot be read or written ({error.strerror or error}); check the path and its permissions"
+
+
+def program() -> str:
+    """How to call this program from here: by its name where the shell finds it, else by its path."""
+    return "macs" if shutil.which("macs") else os.path.relpath(Path(sys.executable).with_name("macs"))
+
+
 def show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
     """A warning of this package on one line; those of libraries are not for the user of a command."""
     if issubclass(category, MacsWarning):
-        typer.echo(f"warning: {one_line(message)}", err=True)
+        echo(f"warning: {one_line(message)}", err=True)
 
 
 class Commands(TyperGroup):
-    """The commands, with every error of this package said on one line: exit code 2, no traceback unless ``--debug``."""
+    """The commands, with every error of this package or of a file said on one line: exit code 2; ``--debug`` shows where."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
@@ -33,7 +55,12 @@ class Commands(TyperGroup):
             try:
                 return super().invoke(ctx)
             except MacsError as error:
-                typer.echo(f"error: {one_line(error)}", err=True)
+                echo(f"error: {one_line(error)}", err=True)
+                raise typer.Exit(2) from error
+            except OSError as error:
+                if error.errno == errno.EPIPE:
+                    raise
+                echo(f"error: {one_line(no_access(error))}", err=True)
                 raise typer.Exit(2) from error
 
 

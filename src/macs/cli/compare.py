@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from macs.cli import options
-from macs.cli.base import app, example
+from macs.cli.base import app, echo, example
 
 if TYPE_CHECKING:
     from macs.compare import Panel
@@ -31,6 +31,7 @@ def compare(
     kernel: options.Kernel = None,
     sigma_y: options.SigmaY = "0.05",
     model: options.Model = "fashion-mnist",
+    control: options.Control = None,
     sampler: Annotated[list[str] | None, typer.Option(help="NAME[:key=value,...][@STEPS]; may be given many times.")] = None,
     steps: options.Steps = 2,
     seed: options.Seed = 0,
@@ -41,13 +42,15 @@ def compare(
     from macs.compare import USUAL, compare_file
     from macs.restore import Settings
 
-    settings = Settings(model, steps=steps, seed=seed, sigma_y=options.noise_level(sigma_y))
+    settings = Settings(model, steps=steps, seed=seed, sigma_y=options.noise_level(sigma_y), control=control)
     shown = compare_file(image, out, told, settings, sampler or USUAL, measured)
     for panel in shown if format == "json" else []:
         typer.echo(json.dumps(panel.record()))
     if format == "human":
         print_table(shown)
-        typer.echo(f"wrote {out} and {out.with_suffix('.json')}")
+        for note in dict.fromkeys(note for panel in shown for note in panel.notes):
+            typer.echo(f"note: {note}")
+        echo(f"wrote {out} and {out.with_suffix('.json')}")
 
 
 def print_table(shown: "list[Panel]") -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from macs.cli import options
-from macs.cli.base import app, example
+from macs.cli.base import app, echo, example
 
 if TYPE_CHECKING:
     from macs.files import Outcome
@@ -48,7 +48,7 @@ def degrade(
         failed |= outcome.status == "failed"
         options.show(outcome, format, said)
     if format == "human":
-        typer.echo(f"{told.words()}, with noise of {sigma_y:g} on [-1, 1]")
+        echo(f"{told.words()}, with noise of {sigma_y:g} on [-1, 1]")
     if failed:
         raise typer.Exit(1)
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from macs.cli.base import app, example
+from macs.cli.base import app, echo, example, program
 
 
 @app.command(epilog=example("macs demo", "macs demo --out demo --seed 1"))
@@ -34,5 +34,6 @@ def demo(
         )  # fmt: skip
     console.print(shown)
     comparison, report = write(table, out)
-    typer.echo(f"wrote {comparison} and {report}")
-    typer.echo("next: macs models show fashion-mnist; the Python in README.md; macs train fashion-mnist --minutes 5")
+    echo(f"wrote {comparison} and {report}")
+    macs = program()
+    echo(f"next: {macs} models show fashion-mnist; the Python in README.md; {macs} train fashion-mnist --minutes 5")

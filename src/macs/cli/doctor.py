@@ -23,6 +23,7 @@ def doctor(
     kernel: options.Kernel = None,
     sigma_y: options.SigmaY = "auto",
     model: options.Model = "fashion-mnist",
+    control: options.Control = None,
     seed: options.Seed = 0,
     format: options.Format = "human",
 ) -> None:
@@ -34,7 +35,8 @@ def doctor(
     from macs.doctor import WRONG
     from macs.restore import Settings, examine_file
 
-    findings = examine_file(image, told, Settings(model, seed=seed, sigma_y=options.noise_level(sigma_y)))
+    settings = Settings(model, seed=seed, sigma_y=options.noise_level(sigma_y), control=control)
+    findings = examine_file(image, told, settings)
     for finding in findings:
         if format == "json":
             typer.echo(json.dumps(asdict(finding)))

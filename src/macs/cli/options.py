@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from macs.cli.base import echo
 from macs.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,7 +26,13 @@ Kernel = Annotated[Path | None, typer.Option(help="Deblurring: a picture of the 
 SigmaY = Annotated[
     str, typer.Option(help="The noise's deviation on images in [-1, 1], where an 8-bit step is 2/255; or auto: estimate it.")
 ]
-Model = Annotated[str, typer.Option(help="A name that macs models list shows, or the path of a model file.")]
+Model = Annotated[
+    str, typer.Option(help="A name that macs models list shows, a model file, a diffusers folder, or owner/name on the Hub.")
+]
+Control = Annotated[
+    str | None,
+    typer.Option(help="A ControlNet for the model and the task, a file or folder; else the bundled one, if any."),
+]
 SamplerName = Annotated[str, typer.Option(help="A sampler, with settings if any: macs-d, multistep, macs:gamma=0.4.")]
 Steps = Annotated[int, typer.Option(min=1, help="Network calls, for samplers of one call per step.")]
 Seed = Annotated[int, typer.Option(help="The seed of all noise.")]
@@ -58,6 +65,6 @@ def show(outcome: "Outcome", format: str, said: "Callable[[Outcome], str]") -> N
         extra = {"error": outcome.error} if outcome.error else outcome.record or {}
         typer.echo(json.dumps({"status": outcome.status, **extra, "input": str(outcome.source), "output": str(outcome.target)}))
     if outcome.error is not None:
-        typer.echo(f"error: {outcome.source}: {outcome.error}", err=True)
+        echo(f"error: {outcome.source}: {outcome.error}", err=True)
     elif format == "human":
-        typer.echo(f"{outcome.status:<7}  {outcome.source} -> {outcome.target}  {said(outcome)}")
+        echo(f"{outcome.status:<7}  {outcome.source} -> {outcome.target}  {said(outcome)}")

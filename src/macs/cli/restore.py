@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from macs.cli import options
-from macs.cli.base import app, example
+from macs.cli.base import app, echo, example
 
 if TYPE_CHECKING:
     from macs.files import Outcome
@@ -31,6 +31,7 @@ def restore(
     kernel: options.Kernel = None,
     sigma_y: options.SigmaY = "auto",
     model: options.Model = "fashion-mnist",
+    control: options.Control = None,
     sampler: options.SamplerName = "macs-d",
     steps: options.Steps = 2,
     seed: options.Seed = 0,
@@ -45,11 +46,11 @@ def restore(
     goes on.
     """
     settings_of = options.degradation(task, factor, mask, blur_std, kernel)
-    from macs.files import plan
+    from macs.files import SIDES, plan
     from macs.restore import Restorer, Settings, named_sampler, restore_files
 
-    targets = plan(inputs, out, (mask, kernel))
-    settings = Settings(model, named_sampler(sampler), steps, seed, samples, options.noise_level(sigma_y), overlap)
+    targets = plan(inputs, out, (mask, kernel), SIDES if samples > 1 else ())
+    settings = Settings(model, named_sampler(sampler), steps, seed, samples, options.noise_level(sigma_y), overlap, control)
     restorer = Restorer(settings_of, settings)
     counts = {"done": 0, "skipped": 0, "failed": 0}
     notes: dict[str, None] = {}
@@ -79,7 +80,7 @@ def said(outcome: "Outcome") -> str:
 
 def summary(degradation: str, counts: dict[str, int], notes: dict[str, None]) -> None:
     """What was done, in words."""
-    typer.echo(f"taken as {degradation}: {counts['done']} restored, {counts['skipped']} done before, {counts['failed']} failed")
+    echo(f"taken as {degradation}: {counts['done']} restored, {counts['skipped']} done before, {counts['failed']} failed")
     for note in list(notes)[:8]:
         typer.echo(f"note: {note}")
     if counts["done"]:
