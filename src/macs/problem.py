@@ -91,7 +91,7 @@ def count(y: Tensor, physics: Physics) -> Tensor:
 
 def measured(r: Tensor, physics: Physics) -> Tensor:
     """The entries of ``r`` that were measured, and 0 in the hole of a mask, where y may hold noise."""
-    return torch.where(physics.mask.to(r.device) != 0, r, 0) if isinstance(physics, Inpainting) else r
+    return r * (physics.mask.to(r.device) != 0) if isinstance(physics, Inpainting) else r
 
 
 class Problem:
