@@ -11,8 +11,9 @@ import macs
 from macs.data import training_images
 from macs.models.prior import prior_of
 from macs.models.store import save_model
-from macs.training.config import parse_config
-from macs.training.loop import Progress, Run, train
+from macs.training import Run, parse_config, train
+from macs.training.loop import Progress
+from macs.training.recipes import Consistency
 
 CONFIG = {
     "name": "fashion-mnist-deft",
@@ -21,6 +22,17 @@ CONFIG = {
     "model": {"family": "deft", "channels": [32, 64], "layers": 1, "sigma_data": 0.7},
     "stage": [{"loss": "edm", "images": 300_000, "lr": 1e-3, "lr_end": 1e-4, "ema": 0.999}],
 }
+
+
+class Correction(Consistency):
+    """The training of a correction, which goes on only with the denoiser it began with."""
+
+    def __init__(self, digest: str) -> None:
+        self.digest = digest
+
+    def fingerprint(self) -> bytes:
+        """The denoiser."""
+        return self.digest.encode()
 
 
 def say(progress: Progress) -> None:
@@ -40,12 +52,17 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=None)
     parser.add_argument("--minutes", type=float, default=math.inf)
     args = parser.parse_args()
-    config = parse_config(CONFIG)
-    args.out.mkdir(parents=True, exist_ok=True)
-    run = Run(config, training_images(args.data, config.model.image_shape), args.out)
-    run.model.attach(prior_of(macs.load(args.denoiser), "denoiser", "DEFT"))
+    config, denoiser = parse_config(CONFIG), macs.load(args.denoiser)
+    images = training_images(args.data, config.model.image_shape)
+    run = Run(config, images, args.out, recipe=Correction(denoiser.digest))
+    run.model.attach(prior_of(denoiser, "denoiser", "DEFT"))
     train(run, minutes=args.minutes, on_step=say)
-    info = {"kind": "denoiser", "denoiser": args.denoiser, "images": run.total_images}
+    info = {
+        "kind": "denoiser",
+        "denoiser": args.denoiser,
+        "denoiser_sha256": denoiser.digest,
+        "images": run.total_images,
+    }
     print(save_model(args.out / "deft.safetensors", run.average.state_dict(), config.model, info))
 
 

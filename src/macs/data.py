@@ -125,6 +125,11 @@ def split_images(source: Path | None, shape: tuple[int, int, int], take: slice =
     else:
         images = read_images(source, shape, take)
         held = min(64, len(images) // 20)
+    if len(images) <= held:
+        raise DataError(
+            f"{held:,} images are held out of those asked for, so there must be more; got {len(images):,}; "
+            "ask for more rows, or for all"
+        )
     return images[: len(images) - held], images[len(images) - held :]
 
 

@@ -88,11 +88,17 @@ def encode(x: Tensor) -> bytes:
     return file.getvalue()
 
 
-def squared(image: Image.Image, size: int) -> Image.Image:
-    """The central square, averaged down (or repeated up) to ``size`` pixels a side."""
-    side = min(image.size)
-    left, top = (image.width - side) // 2, (image.height - side) // 2
-    return image.resize((size, size), Image.Resampling.BOX, (left, top, left + side, top + side))
+def fitted(image: Image.Image, size: int) -> Image.Image:
+    """The image with its shorter side averaged down (or repeated up) to ``size``, then its central square, as in CoSIGN."""
+    scale = size / min(image.size)
+    width, height = (round(scale * n) for n in image.size)
+    if width * height > MAX_PIXELS:
+        raise ImageError(
+            f"an image brought to {size} pixels may have {MAX_PIXELS:,}; one of {image.width}x{image.height} would have "
+            f"{width * height:,}; cut it to its middle first"
+        )
+    left, top = (width - size) // 2, (height - size) // 2
+    return image.resize((width, height), Image.Resampling.BOX).crop((left, top, left + size, top + size))
 
 
 def read_bytes(path: Path) -> bytes:
@@ -120,13 +126,13 @@ def files_below(folder: Path) -> list[Path]:
 def read_folder(folder: Path, size: int, channels: int) -> Tensor:
     """The image files below a folder, in the order of their names, as uint8, (N, C, size, size).
 
-    Each is cut to its central square and averaged to ``size``. Files that cannot be read are left out; a warning counts them.
+    Each is averaged to ``size`` and cut to its central square. Files that cannot be read are left out; a warning counts them.
     """
     files = files_below(folder)
     images, bad = [], []
     for path in files:
         try:
-            images.append(to_tensor(squared(read_file(path, channels), size)))
+            images.append(to_tensor(fitted(read_file(path, channels), size)))
         except ImageError:
             bad.append(path)
     if not images:

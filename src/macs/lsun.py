@@ -13,11 +13,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from macs.errors import ConfigError, DataError, ImageError
-from macs.images import opened, to_tensor
+from macs.images import fitted, opened, to_tensor
 
 ARRAYS = (".npy", ".npy.xz")
 
@@ -38,14 +37,6 @@ def rows(text: str) -> slice:
     if not colon or any(part and not part.isdecimal() for part in (first, end)):
         raise ConfigError(f"rows must be FIRST:END, counted from 0, such as 0:9700 or :9700; got {text!r}")
     return slice(int(first) if first else 0, int(end) if end else None)
-
-
-def fitted(image: Image.Image, size: int) -> Image.Image:
-    """The image with its shorter side averaged to ``size``, then its central square."""
-    scale = size / min(image.size)
-    width, height = (round(scale * n) for n in image.size)
-    left, top = (width - size) // 2, (height - size) // 2
-    return image.resize((width, height), Image.Resampling.BOX).crop((left, top, left + size, top + size))
 
 
 def read_lmdb(folder: Path, size: int, take: slice) -> Tensor:
@@ -71,7 +62,7 @@ def read_array(path: Path) -> Tensor:
     try:
         with lzma.open(path) if path.suffix == ".xz" else open(path, "rb") as file:
             values = np.lib.format.read_array(file, allow_pickle=False)
-    except (OSError, ValueError, EOFError, lzma.LZMAError) as error:
+    except (OSError, ValueError, EOFError, MemoryError, OverflowError, lzma.LZMAError) as error:
         raise DataError(f"{path} is no readable NumPy array ({error}); save it again with numpy.save") from error
     if values.dtype != np.uint8 or values.ndim not in (3, 4) or (values.ndim == 4 and values.shape[-1] not in (1, 3)):
         raise DataError(f"{path} must hold uint8 of (N, H, W, C), C 1 or 3; it holds {values.dtype} of {values.shape}")

@@ -89,6 +89,11 @@ def count(y: Tensor, physics: Physics) -> Tensor:
     return torch.full((len(y),), float(y[0].numel()), device=y.device)
 
 
+def measured(r: Tensor, physics: Physics) -> Tensor:
+    """The entries of ``r`` that were measured, and 0 in the hole of a mask, where y may hold noise."""
+    return r * (physics.mask.to(r.device) != 0) if isinstance(physics, Inpainting) else r
+
+
 class Problem:
     """A measurement ``y`` of a batch of images by a deepinv ``physics``, linear, nonlinear or stacked.
 
@@ -146,7 +151,8 @@ class Problem:
     def difference(self, x_hat: Tensor) -> Measurement:
         r""":math:`r = 2\,(y - A((\hat x + 1)/2))`, the part of the measurement that ``x_hat`` does not explain."""
         predicted = parts(self.physics.A((x_hat + 1) / 2))
-        return like_measurement((2 * (y - p) for y, p in zip(parts(self.y), predicted, strict=True)), self.y)
+        pairs = zip(parts(self.y), predicted, operators(self.physics), strict=True)
+        return like_measurement((measured(2 * (y - p), A) for y, p, A in pairs), self.y)
 
     def residual(self, x_hat: Tensor) -> Tensor:
         r""":math:`R = \|y - A(\hat x)\|^2` in sampler units, one number per image, (B,) (Algorithm 1, line 6)."""

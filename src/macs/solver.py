@@ -1,6 +1,7 @@
 """What all solvers share, a deepinv ``Reconstructor`` with seeds and a trace; and the loop, Algorithm 1 for any step."""
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -12,7 +13,7 @@ from deepinv.physics import Physics
 from torch import Tensor
 
 from macs import levels as grids
-from macs.errors import ConfigError, MeasurementError, ModelError
+from macs.errors import ConfigError, MacsWarning, MeasurementError, ModelError
 from macs.levels import T_MAX, T_MIN, Levels
 from macs.noise import ImageId, Noise, content_ids
 from macs.problem import Measurement, Problem, parts, sq_norm, to_image
@@ -70,10 +71,10 @@ class Trace:
     """What happened: one row per step and, after the last step, one per network call that finished the image.
 
     Each row of a tensor field has one number per image. ``residual`` and ``chi2`` are those of the network's own output;
-    ``lam`` is the length of the data step that followed (0 without one); ``s_eff`` is the noise carried on, the root mean
-    square of ``x_s`` minus the estimate; ``inflation`` its excess over DDIM's, both NaN where nothing was carried on.
-    ``nfe`` counts calls so far. ``final_residual`` and ``final_chi2`` belong to the image that was returned.
-    ``trace["lambda"]`` is ``trace.lam``.
+    ``lam`` is the length of the data step that followed (0 without one, where that output was returned as it is); ``s_eff``
+    is the noise carried on, the root mean square of ``x_s`` minus the estimate; ``inflation`` its excess over DDIM's, both NaN
+    where nothing was carried on. ``nfe`` counts calls so far. ``final_residual`` and ``final_chi2`` belong to the image that
+    was returned. ``trace["lambda"]`` is ``trace.lam``.
     """
 
     levels: list[float | Tensor] = field(default_factory=list)
@@ -141,6 +142,8 @@ def solve(
             if k > 0:
                 trace.s_eff[-1] = torch.as_tensor(level).flatten().expand(len(x_hat))
             trace.add(problem, sampler.data, level, x_hat, first + k + 1)
+        untouched = (x_0 == f.past[-1][1]).flatten(1).all(1)
+        trace.lam[-1] = torch.where(untouched, 0, trace.lam[-1])
         trace.end(problem, x_0)
     if callback is not None:
         callback(Step(len(levels) - 1, levels[-1], None, x_t, f.past[first][1], x_0, len(f.past)))
@@ -303,6 +306,13 @@ class Solver(Restorer):
         self.levels = grids.check(self.sampler.levels(steps, self.t_max, self.t_min) if levels is None else levels, self.t_min)
         self.calls = max(steps - len(self.levels) + 1, 1) if levels is None else 2
         self.init = init
+        if getattr(model, "kind", None) == "denoiser" and len(self.levels) > 1 and not self.sampler.ode:
+            warnings.warn(
+                f"this model is a denoiser, whose mean images {type(self.sampler).__name__} takes for finished ones; "
+                "use Dps, Ddrm or the sampler Heun, or load a consistency model",
+                MacsWarning,
+                stacklevel=2,
+            )
 
     def restore(
         self,

@@ -23,7 +23,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, cast
+from typing import ClassVar, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -105,6 +105,8 @@ class Transition:
 class Sampler:
     """A sampler with one network call per step; a subclass says how the noise comes back (``renoise``)."""
 
+    #: Whether it follows the probability-flow ODE, along which a denoiser may be walked down too.
+    ode: ClassVar[bool] = False
     data: DataStep | None = field(default=None, kw_only=True)
 
     def levels(self, steps: int, t_max: float, t_min: float) -> Levels:
@@ -145,6 +147,8 @@ class Multistep(Sampler):
 class Ddim(Sampler):
     r""":math:`x_s = (1 - \sqrt\rho)\, \hat x + \sqrt\rho\, x_t = \hat x + \sqrt\rho\, \hat\epsilon` (Sec. II-D)."""
 
+    ode: ClassVar[bool] = True
+
     def renoise(self, at: Transition) -> Tensor:
         """The formula above."""
         return at.reused
@@ -153,6 +157,8 @@ class Ddim(Sampler):
 @dataclass(frozen=True)
 class Euler(Sampler):
     r""":math:`x_s = x_t + (s - t)\, d = \hat x + \frac{s}{t}\, \hat\epsilon`, DDIM with :math:`t_{\min} = 0` (Karras 2022)."""
+
+    ode: ClassVar[bool] = True
 
     def renoise(self, at: Transition) -> Tensor:
         """The formula above."""
@@ -327,6 +333,8 @@ class MacsD(Sampler):
 @dataclass(frozen=True)
 class OdeSampler(Sampler):
     """A solver of the probability-flow ODE by many steps; the final network call is the Euler step to zero."""
+
+    ode: ClassVar[bool] = True
 
     def levels(self, steps: int, t_max: float, t_min: float) -> Levels:
         """Karras' grid of ``steps`` levels."""

@@ -159,10 +159,11 @@ def inpainting(
     mask: Tensor | None = None,
     cosign_compat: bool = False,
 ) -> Inpainting:
-    """A central square hole, of half the side, or the zeros of a ``mask`` (H, W); a hole has no noise and is no measurement.
+    """A central square hole, of half the shorter side, or the zeros of a ``mask`` (H, W).
 
-    With ``cosign_compat`` it is what CoSIGN's released ControlNet was trained on: a hole one pixel larger, from a quarter of
-    the side to three quarters with both ends (64 to 192 of 256 pixels), and noise in the hole too.
+    A hole has no noise and is no measurement. With ``cosign_compat`` it is what CoSIGN's released ControlNet was trained on: a
+    hole one pixel larger, from a quarter of the side to three quarters with both ends (64 to 192 of 256 pixels), and noise in
+    the hole too.
     """
     if cosign_compat:
         if hole is not None or mask is not None:
@@ -174,7 +175,7 @@ def inpainting(
         return NoisyHole(img_size=shape, mask=mask, noise_model=noise(sigma_y))
     if mask is not None:
         return Inpainting(img_size=shape, mask=checked_mask(mask, shape), noise_model=noise(sigma_y))
-    hole = shape[-1] // 2 if hole is None else hole
+    hole = min(shape[-2:]) // 2 if hole is None else hole
     if not 0 <= hole <= min(shape[-2:]):
         raise ConfigError(f"hole must be between 0 and the image side {min(shape[-2:])}; got {hole}")
     mask = torch.ones(shape)

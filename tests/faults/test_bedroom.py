@@ -1,6 +1,7 @@
 """Colour models of others: bad folders, names, files and data are one sentence; a ControlNet's training stops and goes on."""
 
 import hashlib
+import io
 import json
 import lzma
 from dataclasses import asdict
@@ -15,12 +16,15 @@ from typer.testing import CliRunner
 import macs
 from macs import lsun
 from macs.cli import app
+from macs.cli.train import export
 from macs.data import training_images
-from macs.errors import ConfigError, DataError, MeasurementError, ModelError
+from macs.errors import ConfigError, DataError, ImageError, MeasurementError, ModelError
+from macs.images import fitted
 from macs.lpips import Lpips
 from macs.models import convert, manifest, store
 from macs.models.build import ModelConfig, build
 from macs.models.nonlinear_blur import BlurNetwork
+from macs.training.checkpoint import sweep, written_folder
 from macs.training.config import parse_config
 from macs.training.loop import Run, train
 from macs.training.recipes import Blur, Control
@@ -96,9 +100,10 @@ def test_damaged_folders_are_one_sentence(folder):
 
 
 def test_levels_that_are_none_are_refused(folder):
-    rewrite(folder / "scheduler" / "scheduler_config.json", sigma_min=90.0)
-    with pytest.raises(ModelError, match="sigma_min below sigma_max"):
-        macs.load(folder)
+    for levels in ({"sigma_min": 90.0}, {"sigma_min": 0.002, "sigma_max": float("inf")}, {"sigma_max": 10**400}):
+        rewrite(folder / "scheduler" / "scheduler_config.json", **levels)
+        with pytest.raises(ModelError, match="sigma_min below sigma_max"):
+            macs.load(folder)
 
 
 def test_without_a_network_a_repository_is_one_sentence(monkeypatch):
@@ -174,6 +179,49 @@ def test_files_that_are_no_checkpoints(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "before PyTorch 1.6"])
+def test_checkpoints_of_either_form_are_read(zipped, tmp_path):
+    torch.save({"a.weight": torch.ones(2)}, tmp_path / "a.pt", _use_new_zipfile_serialization=zipped)
+    assert torch.equal(convert.read_tensors(tmp_path / "a.pt")["a.weight"], torch.ones(2))
+
+
+def test_a_conversion_is_whole_or_not_there(tmp_path, monkeypatch):
+    def save(network, out):
+        (out / "part").write_text("half")
+        if full:
+            raise OSError(28, "No space left on device")
+
+    kind = ("a.", "a test", lambda tensors, label: None, save, "use {!r}")
+    monkeypatch.setattr(convert, "KINDS", (kind,))
+    torch.save({"a.weight": torch.ones(2)}, tmp_path / "a.pt")
+    full = True
+    with pytest.raises(ConfigError, match="out cannot be written .No space left on device.; make room or choose another place"):
+        convert.convert(tmp_path / "a.pt", tmp_path / "out")
+    with pytest.raises(ConfigError, match="cannot be written .Not a directory"):
+        convert.convert(tmp_path / "a.pt", tmp_path / "a.pt" / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.pt"]
+    full = False
+    (tmp_path / "out").mkdir()
+    assert convert.convert(tmp_path / "a.pt", tmp_path / "out")[0] == "a test"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.pt", "out"]
+    assert (tmp_path / "out" / "part").read_text() == "half"
+
+
+def test_a_written_folder_takes_the_place_of_the_old_one(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "old").touch()
+    with pytest.raises(KeyError), written_folder(tmp_path / "out"):
+        raise KeyError
+    assert (tmp_path / "out" / "old").exists()
+    with written_folder(tmp_path / "out") as beside:
+        (beside / "new").touch()
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["out", "out/new"]
+    (tmp_path / ".out.tmp-1").mkdir()
+    (tmp_path / ".out.tmp-1" / "half").touch()
+    sweep(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
 def test_arrays_and_their_rows(pixels, tmp_path):
     np.save(tmp_path / "a.npy", pixels)
     (tmp_path / "a.npy.xz").write_bytes(lzma.compress((tmp_path / "a.npy").read_bytes()))
@@ -194,6 +242,14 @@ def test_arrays_and_their_rows(pixels, tmp_path):
                         "c.npy.xz": "no readable NumPy array", "absent.npy": "no readable NumPy array"}.items():  # fmt: skip
         with pytest.raises(DataError, match=words):
             training_images(tmp_path / name, (3, 16, 16))
+    for shape in ((10**15, 16, 16, 3), (2**40, 2**40, 3), (10**30, 16, 16)):
+        file = io.BytesIO()
+        np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
+        (tmp_path / "h.npy").write_bytes(file.getvalue() + b"12345")
+        (tmp_path / "h.npy.xz").write_bytes(lzma.compress(file.getvalue() + b"12345"))
+        for name in ("h.npy", "h.npy.xz"):
+            with pytest.raises(DataError, match="no readable NumPy array"):
+                training_images(tmp_path / name, (3, 16, 16))
     for text in ("9", "a:b", "-1:3", "1:2:3", ""):
         with pytest.raises(ConfigError, match="rows must be FIRST:END"):
             lsun.rows(text)
@@ -204,10 +260,12 @@ def test_images_are_averaged_down_and_cut():
     wide = np.zeros((8, 24, 3), np.uint8)
     wide[:, 8:16] = 200
     wide[::2, 8:16, 0] = 100
-    small = np.asarray(lsun.fitted(Image.fromarray(wide), 4))
+    small = np.asarray(fitted(Image.fromarray(wide), 4))
     assert small.shape == (4, 4, 3)
     assert (small == [150, 200, 200]).all()
-    assert lsun.fitted(Image.fromarray(wide).transpose(Image.Transpose.ROTATE_90), 4).size == (4, 4)
+    assert fitted(Image.fromarray(wide).transpose(Image.Transpose.ROTATE_90), 4).size == (4, 4)
+    with pytest.raises(ImageError, match="one of 60000x1 would have 3,932,160,000; cut it to its middle first"):
+        fitted(Image.new("RGB", (60000, 1)), 256)
 
 
 def test_lsuns_own_database(pixels, tmp_path):
@@ -221,6 +279,20 @@ def test_lsuns_own_database(pixels, tmp_path):
     assert torch.equal(got, torch.from_numpy(pixels[2:7]).permute(0, 3, 1, 2))
     with pytest.raises(DataError, match="holds no image in rows 90:None"):
         training_images(tmp_path / "db", (3, 16, 16), lsun.rows("90:"))
+
+
+def test_a_folder_and_a_database_are_brought_to_size_alike(tmp_path):
+    """As CoSIGN's code does: the whole image averaged, then cut; pixels of a size that divides nothing tell the difference."""
+    lmdb = pytest.importorskip("lmdb")
+    values = np.random.default_rng(1).integers(0, 256, (37, 54, 3), dtype=np.uint8)
+    (tmp_path / "folder").mkdir()
+    Image.fromarray(values).save(tmp_path / "folder" / "i.png")
+    with lmdb.open(str(tmp_path / "db")) as env, env.begin(write=True) as transaction:
+        transaction.put(b"0", (tmp_path / "folder" / "i.png").read_bytes())
+    small = np.asarray(Image.fromarray(values).resize((23, 16), Image.Resampling.BOX))[:, 3:19]
+    for source in ("folder", "db"):
+        got = training_images(tmp_path / source, (3, 16, 16))
+        assert torch.equal(got[0], torch.from_numpy(small.copy()).permute(2, 0, 1)), source
 
 
 class Lost(Exception):  # noqa: N818
@@ -300,10 +372,35 @@ def test_a_controlnet_by_the_command_line(backbone, pixels, tmp_path):
     for args, words in {
         (): "give --task and --backbone",
         ("--task", "inpaint", "--backbone", backbone): "unknown task 'inpaint'",
+        ("--task", "inpainting", "--backbone", "fashion-mnist"): "a ControlNet steers a model that sees no measurement",
     }.items():
         result = invoke(*args)
         assert result.exit_code == 2
         assert words in result.output
+
+
+def test_a_controlnet_for_a_folder_is_exported_as_one(folder, pixels, tmp_path):
+    """And again over the first export, which nothing half-made ever replaces."""
+    images = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+    run = Run(controlled(), images, tmp_path / "run", recipe=Control(macs.load(folder), "inpainting", name=str(folder)))
+    for _ in range(2):
+        made = export(run)
+        assert macs.load(folder, control=made).image_shape == (3, 16, 16)
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["c"]
+
+
+def test_a_controlnets_run_is_bound_to_its_networks(backbone, tmp_path):
+    """Other weights of the blur or of LPIPS are another run."""
+    model, weights = macs.load(backbone), random_weights()
+    save_file(weights, tmp_path / "a.safetensors")
+    save_file({**weights, "lin0.weight": 2 * weights["lin0.weight"]}, tmp_path / "b.safetensors")
+    torch.manual_seed(1)
+    blurs = [BlurNetwork(3, (8, 8), 1, 1, 4) for _ in range(2)]
+    distances = [None, *(Lpips(tmp_path / f"{name}.safetensors") for name in "ab")]
+    recipes = [Control(model, "nonlinear-deblurring", blur, distance) for blur in blurs for distance in distances]
+    assert len({recipe.fingerprint() for recipe in recipes}) == 6
+    again = Control(macs.load(backbone), "nonlinear-deblurring", blurs[1], Lpips(tmp_path / "b.safetensors"))
+    assert again.fingerprint() == recipes[-1].fingerprint()
 
 
 def test_another_backbones_controlnet_is_refused(backbone, tmp_path):
@@ -393,9 +490,10 @@ def test_shape_and_digest_of_a_model_without_its_network(folder, backbone):
     assert store.model_digest(folder) == before
     rewrite(folder / "scheduler" / "scheduler_config.json", sigma_max=50.0)
     assert store.model_digest(folder) != before
-    rewrite(folder / "unet" / "config.json", sample_size=None)
-    with pytest.raises(ModelError, match="images into images of a known size"):
-        store.image_shape(folder)
+    for size in (None, [64, 64, 64], [64], [0, 64], "64"):
+        rewrite(folder / "unet" / "config.json", sample_size=size)
+        with pytest.raises(ModelError, match="images into images of a known size"):
+            store.image_shape(folder)
     (folder / "empty").mkdir()
     with pytest.raises(ModelError, match="holds no network in safetensors form"):
         store.model_digest(folder / "empty")

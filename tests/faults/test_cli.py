@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import macs
 from macs.cli import app
-from macs.cli.train import adapted, config_path, followed, keep_memory, progress_bar
+from macs.cli.train import adapted, config_path, export, followed, keep_memory, progress_bar
 from macs.data import training_images
 from macs.errors import ConfigError
 from macs.models import manifest, store
@@ -224,12 +224,27 @@ def test_train_stops_in_time_and_refuses_other_data(run, config, photos, tmp_pat
     assert "other data" in one_error(run("train", config, "--out", out, "--data", photos))
 
 
+def test_what_was_trained_to_denoise_is_exported_as_a_denoiser(config, photos, tmp_path):
+    """A run that is stopped in its first stage, at its end, and in the second."""
+    run = Run(load_config(config), training_images(photos, (1, 8, 8)), tmp_path / "run")
+    kinds = []
+    for _ in range(4):
+        kinds.append(macs.load(export(run)).kind)
+        calls = iter([False])
+        train_run(run, asked_to_stop=lambda calls=calls: next(calls, True))
+    train_run(run)
+    kinds.append(macs.load(export(run)).kind)
+    assert kinds == ["denoiser"] * 3 + ["consistency"] * 2
+    assert macs.load(tmp_path / "run" / "tiny-edm.safetensors").kind == "denoiser"
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
         (["--size", 9], "size must be a multiple of 2"),
         (["--data", "none"], "cannot be read"),
         ([], "this model is trained on images of (1, 8, 8)"),
+        (["--size", 28, "--rows", ":5000"], "5,000 images are held out of those asked for, so there must be more; got 5,000"),
     ],
     ids=str,
 )

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import macs
-from macs.errors import ConfigError, ModelError
+from macs.errors import ConfigError, MacsWarning, ModelError
 from tests.laws.conftest import LINEAR, OPERATORS, SHAPE, Net, measure
 from tests.laws.solvers import REFUSED, SOLVERS, Mean
 
@@ -34,6 +34,19 @@ def x():
 def test_a_denoiser_where_a_consistency_model_is_needed(solver):
     with pytest.raises(ModelError, match="needs a consistency model.*this model is a denoiser.*use it with Dps"):
         solver(Mean())
+
+
+@pytest.mark.parametrize("model", [Mean(), macs.Prior(Mean())], ids=["denoiser", "prior"])
+def test_a_denoiser_in_the_place_of_a_consistency_model_is_said(model):
+    """Where it is walked down several levels by a rule that is no ODE; at one level, and along an ODE, it may be."""
+    for sampler in (macs.MacsD(), macs.Multistep(), macs.Macs(), macs.HardConstraint()):
+        with pytest.warns(MacsWarning, match=f"is a denoiser.*{type(sampler).__name__}.*use Dps, Ddrm or the sampler Heun"):
+            macs.Solver(model, sampler, steps=2)
+        macs.Solver(model, sampler, steps=1)
+        macs.Solver(Consistent(), sampler, steps=2)
+        macs.Solver(Net(), sampler, steps=2)
+    for sampler in (macs.Euler(), macs.Ddim(), macs.Heun(), macs.DpmSolver()):
+        macs.Solver(model, sampler, steps=4)
 
 
 @pytest.mark.parametrize("solver", [macs.Dps, macs.Lgd, macs.Ddrm, macs.DiffPir])

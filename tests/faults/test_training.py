@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -48,6 +49,8 @@ lr_end = 1e-4
 doublings_to = 2
 """
 
+KILLS = 12
+
 WORKER = """
 import sys
 from pathlib import Path
@@ -59,8 +62,11 @@ from tests.faults.test_training import images
 torch.set_num_threads(1)
 folder = Path(sys.argv[1])
 run = Run(load_config(folder / "tiny.toml"), images(), folder / "run")
-train(run, save_every=0.0)
+train(run, save_every=0.0, on_step=lambda at: (folder / "begun").touch())
 """
+
+
+STAGE = {"loss": "edm", "images": 10, "lr": 1e-3, "lr_end": 1e-4}
 
 
 def images():
@@ -82,28 +88,33 @@ def test_killed_runs_go_on_bit_for_bit(tmp_path, config):
     """kill -9 at random moments, again and again, until the run is done; then all tensors equal those of a quiet run."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    quiet = Run(config, images(), tmp_path / "quiet")
-    train(quiet)
+    quiet, start = Run(config, images(), tmp_path / "quiet"), time.monotonic()
+    train(quiet, save_every=0.0)
+    seconds = time.monotonic() - start
     torch.set_num_threads(threads)
-    rng, kills = random.Random(0), 0
-    path = tmp_path / "run" / "checkpoint.safetensors"
-    for _ in range(40):
+    rng, kills, steps = random.Random(0), 0, set()
+    path, begun = tmp_path / "run" / "checkpoint.safetensors", tmp_path / "begun"
+    for left in reversed(range(KILLS + 1)):
+        begun.unlink(missing_ok=True)
         process = worker(tmp_path)
-        while process.poll() is None and not path.exists():
-            time.sleep(0.01)
-        if kills >= 12:
-            process.wait()
-            break
-        time.sleep(rng.uniform(0, 8))
-        if process.poll() is None:
+        while left and process.poll() is None and not begun.exists():
+            time.sleep(0.001)
+        if left:
+            time.sleep(rng.uniform(0, 2 * seconds / KILLS))
             process.kill()
-            kills += 1
-        process.wait()
+        if process.wait() == 0:
+            break
+        assert process.returncode == -signal.SIGKILL, process.stderr.read().decode()
+        kills += 1
+        if path.exists():
+            record = load_checkpoint(path)[1]
+            steps.add((record["stage"], record["step"]))
     assert process.returncode == 0, process.stderr.read().decode()
     assert kills >= 3
+    assert len(steps) >= 3, "the kills hit the training at several places"
     want, _ = load_checkpoint(tmp_path / "quiet" / "checkpoint.safetensors")
     got, record = load_checkpoint(path)
-    assert record["stage"] == 2
+    assert record["stage"] == len(config.stages)
     assert want.keys() == got.keys()
     for name in want:
         assert torch.equal(want[name], got[name]), name
@@ -158,10 +169,33 @@ def test_another_configuration_or_other_data_is_refused(tmp_path, config):
 
 def test_two_runs_do_not_share_a_folder(tmp_path, config):
     run = Run(config, images(), tmp_path / "run")
-    with locked(tmp_path / "run"), pytest.raises(ConfigError, match="another process is training into"):
+    with locked(tmp_path / "run"), pytest.raises(ConfigError, match="another process is at work in"):
         train(run)
     train(run)
     assert run.done
+
+
+def test_a_second_run_leaves_the_files_of_the_first_alone(tmp_path, config):
+    """What the first is writing is no orphan while it holds the folder; afterwards it is."""
+    half = tmp_path / "run" / ".checkpoint.safetensors.tmp-1"
+    with locked(tmp_path / "run"):
+        half.touch()
+        with pytest.raises(ConfigError, match="at work"):
+            train(Run(config, images(), tmp_path / "run"))
+        assert half.exists()
+    train(Run(config, images(), tmp_path / "run"), minutes=0)
+    assert not half.exists()
+
+
+def test_the_front_door():
+    """The names are there, and cost nothing until they are used."""
+    from macs import training
+
+    assert (training.Run, training.train, training.load_config) == (Run, train, load_config)
+    assert all(hasattr(training, name) for name in training.__all__)
+    assert not hasattr(training, "Walk")
+    code = "import sys, macs.training; assert not {'torch', 'diffusers', 'accelerate'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_damaged_checkpoint_is_said(tmp_path, config):
@@ -212,11 +246,24 @@ def test_learning_rate(config):
         ({"model": {"width": 3}}, "unknown model setting 'width'"),
         ({"batch": "x"}, "training setting 'batch' must be a whole number; got 'x'"),
         ({"drop": -0.5}, "training setting 'drop' must be a number of at least 0; got -0.5"),
+        ({"batch": 0}, "training setting 'batch' must be a whole number of at least 1; got 0"),
+        ({"stage": [{**STAGE, "warmup": 0}]}, "stage setting 'warmup' must be a whole number of at least 1; got 0"),
+        ({"stage": [{**STAGE, "images": 0}]}, "stage setting 'images' must be a whole number of at least 1; got 0"),
+        ({"model": 3}, "\\[model\\] must hold settings by name; got 3"),
+        ({"model": {"layers": "two"}}, "model setting 'layers' must be a whole number; got 'two'"),
+        ({"model": {"patch": 0}}, "model setting 'patch' must be a whole number of at least 1; got 0"),
+        ({"model": {"sigma_data": 0}}, "model setting 'sigma_data' must be a number of at least 1e-06; got 0"),
+        ({"model": {"channels": 8}}, "model setting 'channels' must be a list of whole numbers; got 8"),
+        ({"model": {"channels": [64, 0]}}, "model setting 'channels' must be a whole number of at least 1; got 0"),
+        ({"model": {"channels": [50, 100]}}, "no network can be built from the settings in \\[model\\].*divisible"),
+        ({"model": {"image_shape": [1, 28]}}, "image_shape of \\[channels, height, width\\].*got \\[1, 28\\]"),
+        ({"model": {"image_shape": [1, 30, 28]}}, "sides of 'image_shape' must be multiples of 4 for this network"),
+        ({"model": {"t_min": 90.0}}, "t_min below t_max; got .* 90.0 and 80.0"),
         ({"stage": [{"loss": "ect", "images": 1.5, "lr": 1, "lr_end": 1}]}, "'images' must be a whole number; got 1.5"),
     ],
 )
 def test_bad_configurations_are_refused_in_words(change, words):
-    good = {"name": "t", "stage": [{"loss": "edm", "images": 10, "lr": 1e-3, "lr_end": 1e-4}]}
+    good = {"name": "t", "stage": [STAGE]}
     with pytest.raises(ConfigError, match=words):
         parse_config({**good, **change})
 

@@ -1,10 +1,13 @@
 """DEFT: a correction that is learned while its denoiser stays as it is."""
 
+import runpy
+from pathlib import Path
+
 import pytest
 import torch
 
 import macs
-from macs.errors import ModelError
+from macs.errors import ConfigError, ModelError
 from macs.levels import karras
 from macs.models.build import ModelConfig, build
 from macs.models.store import save_model
@@ -88,6 +91,47 @@ def test_training_changes_the_correction_alone(tmp_path):
     A = LINEAR["super-resolution"]()
     y = A.A(torch.rand(2, *SHAPE, generator=torch.Generator().manual_seed(0)))
     assert torch.isfinite(macs.Deft(Mean(), loaded, 4)(y, A)).all()
+
+
+def test_it_belongs_to_its_denoiser(tmp_path):
+    """By the digest of the denoiser's file; one that comes from no file is believed."""
+    config = ModelConfig.of({**SMALL, "family": "plain"})
+    digests = []
+    for name in "ab":
+        state = {k: v if name == "a" else 0.5 * v for k, v in build(config).state_dict().items()}
+        digests.append(save_model(tmp_path / f"{name}.safetensors", state, config, {"kind": "denoiser"}))
+    info = {"kind": "denoiser", "denoiser_sha256": digests[0]}
+    save_model(tmp_path / "deft.safetensors", network().state_dict(), ModelConfig.of(SMALL), info)
+    net, first, second = (macs.load(tmp_path / f"{name}.safetensors") for name in ("deft", "a", "b"))
+    assert first.digest == digests[0]
+    macs.Deft(first, net)
+    macs.Deft(Mean(), net)
+    for other in (second, macs.Prior(second)):
+        with pytest.raises(ModelError, match=f"another denoiser, .* {digests[0][:12]} and not {digests[1][:12]}; use that one"):
+            macs.Deft(other, net)
+    macs.Deft(second, network())
+
+
+def test_the_example_binds_what_it_trains(tmp_path, monkeypatch, capsys):
+    """Its file names the denoiser, and its run goes on with no other."""
+    example = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "train_deft.py"))
+    images = torch.zeros(6, 1, 28, 28, dtype=torch.uint8)
+    monkeypatch.setitem(example["main"].__globals__, "training_images", lambda source, shape: images)
+    config = ModelConfig(family="plain", channels=(8,), layers=1, groups=4, head_dim=4)
+    for name in "ab":
+        save_model(tmp_path / f"{name}.safetensors", build(config).state_dict(), config, {"kind": "denoiser"})
+
+    def run(name):
+        options = ["--denoiser", tmp_path / f"{name}.safetensors", "--out", tmp_path / "run", "--minutes", 0]
+        monkeypatch.setattr("sys.argv", ["train_deft.py", *map(str, options)])
+        example["main"]()
+
+    run("a")
+    macs.Deft(macs.load(tmp_path / "a.safetensors"), macs.load(tmp_path / "run" / "deft.safetensors"))
+    with pytest.raises(ModelError, match="another denoiser"):
+        macs.Deft(macs.load(tmp_path / "b.safetensors"), macs.load(tmp_path / "run" / "deft.safetensors"))
+    with pytest.raises(ConfigError, match="was made with another configuration or other data"):
+        run("b")
 
 
 def test_alone_it_refuses(x):

@@ -119,12 +119,15 @@ def test_units(x):
     torch.testing.assert_close(problem.chi2(x_hat), problem.residual(x_hat) / (24 * 0.05**2), rtol=1e-5, atol=0)
 
 
-@pytest.mark.parametrize("name", ["super-resolution", "inpainting", "deblurring", "matrix", "stacked", "nonlinear"])
+@pytest.mark.parametrize(
+    "name", ["super-resolution", "inpainting", "noisy hole", "deblurring", "matrix", "stacked", "nonlinear"]
+)
 def test_the_truth_has_chi2_of_one(name):
     """Mean 1 and variance 2/m over many measurements, for operators of every kind."""
     from tests.laws.conftest import OPERATORS
 
-    A = OPERATORS[name]()
+    noisy_hole = lambda: macs.task("inpainting", image_shape=SHAPE, cosign_compat=True)
+    A = {**OPERATORS, "noisy hole": noisy_hole}[name]()
     truth = torch.full((2000, *SHAPE), 0.4)
     problem = Problem(measure(A, truth), A)
     chi2 = problem.chi2(2 * truth - 1)
@@ -159,6 +162,8 @@ def test_the_papers_parameters():
     torch.testing.assert_close(macs.task("deblurring", image_shape=small).rows_matrix, gaussian_matrix(28, 3.0))
     torch.testing.assert_close(macs.task("deblurring", image_shape=large).rows_matrix, gaussian_matrix(256, 5.0))
     assert macs.task("deblurring", image_shape=small).noise_model.sigma.item() == pytest.approx(0.025)
+    for wide in ((1, 20, 64), (1, 64, 20)):
+        assert (macs.task("inpainting", image_shape=wide).mask == 0).sum() == 10 * 10
     with pytest.raises(ConfigError, match="must know the image size"):
         macs.task("deblurring")
 

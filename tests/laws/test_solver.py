@@ -135,6 +135,24 @@ def test_the_polish_is_told_by_the_residual(x, net):
     torch.testing.assert_close(trace.lam[0], 1 - trace.chi2[0].rsqrt())
 
 
+def test_a_length_is_told_only_of_a_step_that_was_made(x, net):
+    """The polish, and CM4IR's last call of a noisy problem, are followed by no data step; of a noiseless one it is."""
+    A = LINEAR["super-resolution"]()
+    y = measure(A, x)
+    solvers = {
+        macs.Solver(net, macs.MacsD(polish=True), steps=3): [True, True, False],
+        macs.Solver(net, macs.MacsD(), steps=3): [True, True, True],
+        macs.Cm4ir(net, 3): [True, True, False],
+    }
+    for solver, made in solvers.items():
+        _, trace = solver(y, A, trace=True)
+        assert [bool((lam > 0).all()) for lam in trace.lam] == made
+        assert [bool((lam == 0).all()) for lam in trace.lam] == [not step for step in made]
+    sigma_y = torch.tensor([0.0, 0.05, 0.0, 0.05, 0.05])
+    _, trace = macs.Cm4ir(net, 3)(y, A, sigma_y=sigma_y, trace=True)
+    assert trace.lam[-1].tolist() == [1, 0, 1, 0, 0]
+
+
 def test_condition_is_computed_once(x):
     class Conditioned(Net):
         made = 0

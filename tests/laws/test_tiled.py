@@ -6,8 +6,10 @@ import pytest
 import torch
 
 import macs
+from macs.models.controlnet import control_hint
 from macs.models.tiled import starts, window
 from tests.laws.conftest import SHAPE, Net, measure
+from tests.laws.test_controlnet import attached, plain
 
 
 class Local:
@@ -64,6 +66,27 @@ def test_the_residual_is_that_of_the_whole_image():
     problem = macs.Problem(y, physics)
     torch.testing.assert_close(trace.final_chi2, problem.chi2(2 * restored - 1), rtol=1e-4, atol=1e-4)
     assert sum(seen) == 2 * 2 * len(tiled.corners)
+
+
+@pytest.mark.parametrize("name", ["super-resolution", "inpainting"])
+def test_a_controlnet_in_tiles(name):
+    """The hint is that of the whole image; each tile is the model on its part of both, and knows of no other."""
+    shape, model = (1, 20, 24), attached(plain())
+    physics = macs.task(name, image_shape=shape)
+    x = torch.rand(2, *shape, generator=torch.Generator().manual_seed(4))
+    y = measure(physics, x)
+    tiled = macs.Tiled(model, shape, 0)
+    hint = tiled.condition(macs.Problem(y, physics))
+    assert hint.shape == x.shape
+    torch.testing.assert_close(hint, control_hint(macs.Problem(y, physics), shape))
+    x_t = 3 * x
+    out = tiled(x_t, hint, 3.0)
+    torch.testing.assert_close(out[..., :6, :8], model(x_t[..., :8, :8], hint[..., :8, :8], 3.0)[..., :6, :8])
+    y[..., -1, -1] += 0.5
+    other = tiled(x_t, tiled.condition(macs.Problem(y, physics)), 3.0)
+    assert torch.equal(out[..., :12, :16], other[..., :12, :16])
+    assert not torch.equal(out[..., 12:, 16:], other[..., 12:, 16:])
+    assert macs.Solver(tiled, macs.MacsD(), steps=2)(y, physics).shape == x.shape
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def train(
         typer.Option(help="A folder of images, LSUN's lmdb, a .npy[.xz] array or an IDX file; else Fashion-MNIST."),
     ] = None,
     rows: Annotated[
-        str, typer.Option(help="Which of the images to train on, FIRST:END counted from 0; the rest is held out.")
+        str, typer.Option(help="Which of the images to use, FIRST:END counted from 0; the last of these are held out.")
     ] = ":",
     size: Annotated[int | None, typer.Option(min=1, help="The side of the images, instead of the configuration's.")] = None,
     compiled: Annotated[bool, typer.Option("--compile", help="Compile the network: a minute to start, then faster.")] = False,
@@ -297,16 +297,18 @@ def export(run: "Run") -> Path:
     The denoiser of the last EDM stage, if there was one, is written beside it.
     """
     from macs.models.store import is_own, save_model
-    from macs.training.checkpoint import load_checkpoint
+    from macs.training.checkpoint import load_checkpoint, written_folder
     from macs.training.recipes import Control
 
     config, network = run.config, run.average
     info: dict[str, Any] = {"macs": __version__, "seed": config.seed, "stages": [stage.loss for stage in config.stages]}
     made = info | {"name": config.name, "images": run.total_images, "finished": run.done}
+    made |= {"kind": "denoiser"} if run.last_loss == "edm" else {}
     if isinstance(run.recipe, Control):
         made |= {"task": run.recipe.task, "backbone": run.recipe.name, "fingerprint": network.config["backbone"]}
         if not is_own(run.recipe.name):
-            network.save_pretrained(run.folder / config.name)
+            with written_folder(run.folder / config.name) as beside:
+                network.save_pretrained(beside)
             return run.folder / config.name
     path = run.folder / f"{config.name}.safetensors"
     save_model(path, network.state_dict(), config.model, made)

@@ -128,12 +128,14 @@ def from_pretrained(kind: Any, folder: Path) -> Any:
 def image_shape(config: Mapping[str, Any], folder: Path) -> tuple[int, int, int]:
     """(C, H, W) of the images that a network was made for."""
     size, channels, made = (config.get(key) for key in ("sample_size", "in_channels", "out_channels"))
-    height, width = size if isinstance(size, list | tuple) else (size, size)
-    if channels != made or not isinstance(made, int) or not isinstance(height, int) or not isinstance(width, int):
+    sides: tuple[Any, ...] = tuple(size) if isinstance(size, list | tuple) else (size, size)
+    whole = len(sides) == 2 and all(isinstance(n, int) and n > 0 for n in sides)
+    if channels != made or not isinstance(made, int) or not whole:
         raise ModelError(
             f"the network in {folder} must turn images into images of a known size; it turns {channels} "
             f"channels into {made} at sample_size {size}; pass a consistency model"
         )
+    height, width = sides
     return made, height, width
 
 
@@ -143,7 +145,7 @@ def levels(folder: Path) -> dict[str, Any]:
     said = read_json(path) if path.is_file() else {}
     names = {"sigma_data": ("sigma_data", 0.5), "t_min": ("sigma_min", T_MIN), "t_max": ("sigma_max", T_MAX)}
     out = {ours: said.get(theirs, default) for ours, (theirs, default) in names.items()}
-    if not all(isinstance(v, int | float) and v > 0 for v in out.values()) or not out["t_min"] < out["t_max"]:
+    if not all(isinstance(v, int | float) and 0 < v < 1e6 for v in out.values()) or not out["t_min"] < out["t_max"]:
         raise ModelError(f"{path} must give positive levels, sigma_min below sigma_max; got {out}; get it again")
     return {name: float(v) for name, v in out.items()}
 

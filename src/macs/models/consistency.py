@@ -41,9 +41,11 @@ class ConsistencyModel(nn.Module):
 
     Attributes:
         kind: what the network was trained to be: ``"consistency"``, the end of the trajectory; or ``"denoiser"``, the mean.
+        digest: the SHA-256 of the file it was loaded from; empty where there is none.
     """
 
     kind = "consistency"
+    digest = ""
 
     def __init__(
         self,

@@ -159,9 +159,9 @@ class ControlledModel(ConsistencyModel):
         self.control: Any = control
         self.network_input = model.network_input  # type: ignore[method-assign]
 
-    def condition(self, problem: Problem) -> Tensor:
-        """The hint of a problem, computed once per solve."""
-        return control_hint(problem, self.image_shape)
+    def condition(self, problem: Problem, image_shape: tuple[int, ...] | None = None) -> Tensor:
+        """The hint of a problem, computed once per solve, for images of ``image_shape``, the model's own by default."""
+        return control_hint(problem, self.image_shape if image_shape is None else image_shape)
 
     def network(self, x_t: Tensor, condition: Tensor | None, time: Tensor, c_in: Tensor) -> Tensor:
         """The backbone with the ControlNet's word added to its skip connections and its middle."""

@@ -12,6 +12,7 @@ References:
 """
 
 import json
+import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from torch import Tensor, nn
 from macs.errors import ModelError
 from macs.models.controlnet import ControlNet, settings, skip_channels
 from macs.models.nonlinear_blur import BlurNetwork
+from macs.training.checkpoint import written_folder
 
 Weights = dict[str, Tensor]
 
@@ -201,7 +203,8 @@ def blur_from(tensors: Weights, label: str) -> BlurNetwork:
 def read_tensors(path: Path) -> Weights:
     """The tensors of a ``.pt`` or ``.pth`` file by name; anything else in it is refused."""
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)  # noqa: TID251
+        mapped = zipfile.is_zipfile(path)  # files of PyTorch before 1.6 are none, and cannot be mapped
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)  # noqa: TID251
     except Exception as error:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:150]
         raise ModelError(f"{path} cannot be read as a file of tensors ({reason}); check the path, or get it again") from error
@@ -245,7 +248,9 @@ def convert(path: Path, out: Path) -> tuple[str, str]:
     tensors = read_tensors(path)
     for mark, name, network, save, usage in KINDS:
         if any(key.startswith(mark) for key in tensors):
-            save(network(tensors, str(path)), out)
+            made = network(tensors, str(path))
+            with written_folder(out) as beside:
+                save(made, beside)
             return name, usage.format(str(out))
     raise ModelError(
         f"{path} holds none of the networks known here (OpenAI's LSUN-256 and ImageNet-64 consistency models, CoSIGN's "

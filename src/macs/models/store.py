@@ -25,6 +25,7 @@ from macs.models.consistency import ConsistencyModel
 from macs.models.controlnet import ControlledModel, ControlNet
 from macs.models.manifest import catalogue, verify
 from macs.models.nonlinear_blur import BlurNetwork
+from macs.models.transform import HTransform
 from macs.training.checkpoint import write_atomically
 
 __all__ = ["catalogue", "load", "read_model", "register", "save_model", "verify"]
@@ -72,12 +73,15 @@ def is_own(name_or_path: str | Path) -> bool:
 
 def load_own(name_or_path: str | Path) -> ConsistencyModel:
     """A model from a file of this package."""
-    model, config, _ = stored(name_or_path)
+    model, config, info = stored(name_or_path)
     if not isinstance(model, ConsistencyModel):
         raise ModelError(
             f"{name_or_path} is a {PARTS[config.family]} and no model by itself; "
             "attach a ControlNet with macs.load(backbone, control=...), give a blur network to macs.task"
         )
+    model.digest = model_digest(name_or_path)
+    if isinstance(model, HTransform):
+        model.trained_with = str(info.get("denoiser_sha256", ""))
     return model
 
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from macs.errors import ConfigError, ModelError
+from macs.models.controlnet import ControlledModel
 from macs.problem import Problem
 
 #: Tiles in one network call.
@@ -73,7 +74,9 @@ class Tiled:
         self.corners = [(top, left) for top in rows for left in columns]
 
     def condition(self, problem: Problem) -> Tensor | None:
-        """The model's maps for the whole image, (B, 2C, H, W), or nothing for a model that reads none."""
+        """The model's maps for the whole image, (B, ..., H, W), or nothing for a model that reads none."""
+        if isinstance(self.model, ControlledModel):
+            return self.model.condition(problem, self.image_shape)
         return self.model.condition(problem) if hasattr(self.model, "condition") else None
 
     def __call__(self, x_t: Tensor, condition: Tensor | None, t: Tensor | float) -> Tensor:

@@ -20,13 +20,24 @@ from macs.models.consistency import HintedModel
 
 
 class HTransform(HintedModel):
-    """The correction of a denoiser, and with it attached a denoiser given the measurement; its own file holds h alone."""
+    """The correction of a denoiser, and with it attached a denoiser given the measurement; its own file holds h alone.
+
+    Attributes:
+        trained_with: the SHA-256 of the denoiser's file that it was trained with; empty where that is unknown.
+    """
 
     kind = "denoiser"
+    trained_with = ""
     denoiser: tuple[Callable[..., Tensor], ...] = ()
 
     def attach(self, denoiser: Callable[..., Tensor]) -> "HTransform":
         """The network upon ``denoiser``, a callable that takes ``y=None``. It is no part of this network's weights."""
+        found = getattr(getattr(denoiser, "model", denoiser), "digest", "")
+        if self.trained_with and found and found != self.trained_with:
+            raise ModelError(
+                f"this network was trained to correct another denoiser, whose SHA-256 begins with {self.trained_with[:12]} and "
+                f"not {found[:12]}; use that one, or train again with examples/train_deft.py"
+            )
         self.denoiser = (denoiser,)
         return self
 

@@ -8,6 +8,7 @@ swept.
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,6 +41,26 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 @contextmanager
+def written_folder(path: Path) -> Iterator[Path]:
+    """A new folder to fill, which takes the place of ``path`` once it is whole; whatever fails, nothing half-made is there."""
+    path = path.absolute()
+    beside, old = (path.with_name(f".{path.name}.{name}-{os.getpid()}") for name in ("tmp", "tmp-old"))
+    try:
+        beside.mkdir(parents=True)
+        yield beside
+        if path.exists():
+            os.replace(path, old)
+        os.replace(beside, path)
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:150]
+        raise ConfigError(f"{path} cannot be written ({reason}); make room or choose another place") from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+        if path.exists():
+            shutil.rmtree(old, ignore_errors=True)
+
+
+@contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold a folder against a second run; the system gives it back when the process ends, however it ends."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -47,14 +68,17 @@ def locked(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise ConfigError(f"another process is training into {folder}; wait for it, or use another folder") from error
+            raise ConfigError(f"another process is at work in {folder}; wait for it, or use another folder") from error
         yield
 
 
 def sweep(folder: Path) -> None:
     """Remove what interrupted writes left behind."""
     for orphan in folder.glob(".*.tmp-*"):
-        orphan.unlink(missing_ok=True)
+        if orphan.is_dir():
+            shutil.rmtree(orphan, ignore_errors=True)
+        else:
+            orphan.unlink(missing_ok=True)
 
 
 def save_checkpoint(path: Path, tensors: dict[str, Tensor], record: dict[str, Any]) -> None:

@@ -73,8 +73,6 @@ class Run:
         self._teacher: Any = None
         if compiled:
             self.recipe.compile(self.model)
-        if self.workers.first:
-            sweep(folder)
         if self.path.exists():
             self.restore()
 
@@ -96,6 +94,11 @@ class Run:
     def total_images(self) -> int:
         """The images seen so far, over all stages."""
         return self.config.batch * (self.step + sum(self.config.steps(i) for i in range(self.stage)))
+
+    @property
+    def last_loss(self) -> str:
+        """The objective of the last step that was made, or of the first to come."""
+        return self.config.stages[self.stage if self.step else max(self.stage - 1, 0)].loss
 
     @property
     def teacher(self) -> Any:
@@ -218,6 +221,8 @@ def train(
     run's validation images are restored and given to ``on_validation``.
     """
     with locked(run.folder) if run.workers.first else nullcontext():
+        if run.workers.first:
+            sweep(run.folder)
         start = saved = validated = time.monotonic()
         seen = 0
         while not run.done and not run.workers.any(asked_to_stop() or time.monotonic() - start >= 60 * minutes):

@@ -8,8 +8,9 @@ References:
     trained by plain reconstruction at random levels).
 """
 
+import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -129,6 +130,15 @@ def pseudo_huber(x: Tensor, target: Tensor, c: float) -> Tensor:
     return (sq_norm(x - target) / x[0].numel() + c**2).sqrt() - c
 
 
+def digest_of(tensors: Mapping[str, Tensor]) -> str:
+    """The SHA-256 over names and numbers."""
+    total = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        total.update(name.encode())
+        total.update(tensor.detach().to("cpu", torch.float32).contiguous().numpy().tobytes())
+    return total.hexdigest()
+
+
 @dataclass(frozen=True)
 class Control:
     """A ControlNet for one task on a frozen backbone.
@@ -153,6 +163,11 @@ class Control:
     def __post_init__(self) -> None:
         if self.task not in ALL_TASKS:
             raise unknown("task", self.task, ALL_TASKS)
+        if hasattr(self.backbone, "condition"):
+            raise ConfigError(
+                f"a ControlNet steers a model that sees no measurement; {self.name or 'this backbone'} sees one; "
+                'train a backbone with family = "plain" first'
+            )
         if (self.task == "nonlinear-deblurring") != (self.blur is not None):
             raise ConfigError("a blur network is needed for nonlinear-deblurring, and for no other task; see --blur")
 
@@ -212,8 +227,10 @@ class Control:
         return restored(ControlledModel(self.backbone, network), x, {self.task: (y, physics)}, loss)
 
     def fingerprint(self) -> bytes:
-        """The task and the backbone."""
-        return f"{self.task} {fingerprint(self.backbone.unet)} {self.perceptual is not None}".encode()
+        """The task, the backbone, the blur network and the perceptual distance."""
+        blur = "" if self.blur is None else digest_of(self.blur.state_dict())
+        distance = "" if self.perceptual is None else digest_of(getattr(self.perceptual, "weights", {}))
+        return f"{self.task} {fingerprint(self.backbone.unet)} {blur} {distance}".encode()
 
 
 class Blur:
