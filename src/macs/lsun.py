@@ -44,7 +44,7 @@ def read_lmdb(folder: Path, size: int, take: slice) -> Tensor:
     try:
         import lmdb
     except ImportError as error:
-        raise DataError("reading LSUN's lmdb needs the package lmdb; pip install 'macs-imaging[lsun]'") from error
+        raise DataError("reading LSUN's lmdb needs the package lmdb; pip install -e '.[lsun]'") from error
     images = []
     try:
         with lmdb.open(str(folder), readonly=True, lock=False) as env, env.begin() as transaction:

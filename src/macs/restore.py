@@ -17,12 +17,10 @@ from macs.errors import ConfigError, MacsWarning, unknown
 from macs.files import Outcome, each_file
 from macs.images import decode, encode, read_bytes
 from macs.models.consistency import ConsistencyModel
-from macs.models.controlnet import ControlledModel, control_hint
 from macs.models.manifest import catalogue
 from macs.models.store import load, model_digest
 from macs.models.tiled import Tiled
 from macs.noise import content_ids
-from macs.problem import Problem
 from macs.solver import Solver, Trace
 from macs.steps import SAMPLERS, MacsD, Sampler
 
@@ -118,14 +116,6 @@ class Settings:
         return {"model_sha256": model_digest(self.model), **more}
 
 
-class ControlledTiles(Tiled):
-    """Tiles of a model with a ControlNet, which sees the measurement as an image: that of the whole image is cut like it."""
-
-    def condition(self, problem: Problem) -> Tensor:
-        """The hint of a problem for the whole image."""
-        return control_hint(problem, self.image_shape)
-
-
 @dataclass(frozen=True)
 class Restored:
     """An image (C, H, W) in [0, 1], the mean and deviation of all draws where there are several, and what happened."""
@@ -162,8 +152,7 @@ class Restorer:
         shape = self.shape(y)
         if shape == tuple(self.model.image_shape):
             return self.model
-        tiles = ControlledTiles if isinstance(self.model, ControlledModel) else Tiled
-        return tiles(self.model, shape, self.settings.overlap, on_tiles)
+        return Tiled(self.model, shape, self.settings.overlap, on_tiles)
 
     def __call__(self, y: Tensor, on_tiles: Callable[[int], None] | None = None) -> Restored:
         """Restore a measurement (C, h, w) in [0, 1], grey or RGB; it may reach past [0, 1] where it was not cut."""
