@@ -20,7 +20,7 @@ CONFIG = {
     "batch": 128,
     "drop": 0.0,
     "model": {"family": "deft", "channels": [32, 64], "layers": 1, "sigma_data": 0.7},
-    "stage": [{"loss": "edm", "images": 300_000, "lr": 1e-3, "lr_end": 1e-4, "ema": 0.999}],
+    "stage": [{"loss": "edm", "images": 200_000, "lr": 1e-3, "lr_end": 1e-4, "ema": 0.999}],
 }
 
 

@@ -29,7 +29,7 @@ _HOMES = {
     "MacsError": "errors", "MacsWarning": "errors",
 }  # fmt: skip
 
-_MODULES = ("data", "levels", "metrics", "models", "training")
+_MODULES = ("data", "levels", "models", "training")
 
 __all__ = ["__version__", *_HOMES, *_MODULES]
 

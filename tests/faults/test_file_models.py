@@ -13,8 +13,9 @@ from macs.degradation import Degradation
 from macs.images import decode, encode
 from macs.models import convert, manifest, store
 from macs.models.build import ModelConfig, build
+from macs.models.tiled import Tiled
 from macs.noise import content_ids
-from macs.restore import BLIND, BLIND_ALONE, ControlledTiles, Restorer, Settings
+from macs.restore import BLIND, BLIND_ALONE, Restorer, Settings
 from tests.laws.test_controlnet import woken
 
 TINY = {"image_shape": (3, 16, 16), "channels": (8, 16), "layers": 1, "groups": 4, "head_dim": 8}
@@ -111,7 +112,7 @@ def test_a_controlnet_in_tiles_sees_the_whole_measurement(bundled):
     alone = Restorer(Degradation("inpainting"), settings, macs.load("tiny"))(y)
     assert (restored.image - alone.image).abs().max() > 1e-3
     own = y[None, :, :16, :16]
-    tiles, physics = ControlledTiles(restorer.model, (3, 16, 16)), macs.task("inpainting", restorer.model)
+    tiles, physics = Tiled(restorer.model, (3, 16, 16)), macs.task("inpainting", restorer.model)
     problem = macs.Problem(own, physics)
     condition = restorer.model.condition(problem)
     torch.testing.assert_close(tiles.condition(problem), condition)
