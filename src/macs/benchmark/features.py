@@ -16,8 +16,9 @@ from torch import Tensor
 
 from macs.benchmark.classifier import Classifier, released
 from macs.benchmark.inception import Inception, accelerated, load_inception
-from macs.benchmark.sealed import read_sealed, tensors_digest, write_sealed
+from macs.benchmark.sealed import read_sealed, write_sealed
 from macs.errors import unknown
+from macs.models.manifest import tensors_digest
 
 Network = Callable[[Tensor], Tensor]
 #: What the two distances are called for each kind of features.

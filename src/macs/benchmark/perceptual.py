@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from macs.benchmark.sealed import tensors_digest
 from macs.lpips import Lpips
 from macs.metrics import check_pair
+from macs.models.manifest import tensors_digest
 
 #: The side below which images are enlarged.
 SIDE = 64

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from macs.training.checkpoint import write_atomically
 
@@ -42,12 +41,3 @@ def read_npz(path: Path) -> dict[str, np.ndarray] | None:
         return None
     with np.load(BytesIO(content), allow_pickle=False) as file:
         return dict(file)
-
-
-def tensors_digest(tensors: dict[str, Tensor]) -> str:
-    """What tells the weights of one network from those of another, whatever file they came in: 16 hexadecimal digits."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(tensors.items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.contiguous().cpu().numpy().tobytes())
-    return digest.hexdigest()[:16]

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,15 @@ FIELDS: dict[str, type] = {"file": str, "sha256": str, "bytes": int, "card": str
 def digest(content: bytes) -> str:
     """SHA-256, in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
+
+
+def tensors_digest(tensors: Mapping[str, Any]) -> str:
+    """What tells the weights of one network from those of another, whatever file they came in: 16 hexadecimal digits."""
+    total = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        total.update(tensor.contiguous().cpu().numpy().tobytes())
+    return total.hexdigest()[:16]
 
 
 def catalogue() -> dict[str, dict[str, Any]]:

@@ -8,9 +8,8 @@ References:
     trained by plain reconstruction at random levels).
 """
 
-import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -24,6 +23,7 @@ from macs.metrics import psnr
 from macs.models.build import build
 from macs.models.consistency import ConsistencyModel
 from macs.models.controlnet import ControlledModel, ControlNet, control_hint, fingerprint
+from macs.models.manifest import tensors_digest
 from macs.models.nonlinear_blur import BlurNetwork, NonlinearBlur
 from macs.noise import stream_seed
 from macs.problem import Problem, per_image, sq_norm, to_image
@@ -130,15 +130,6 @@ def pseudo_huber(x: Tensor, target: Tensor, c: float) -> Tensor:
     return (sq_norm(x - target) / x[0].numel() + c**2).sqrt() - c
 
 
-def digest_of(tensors: Mapping[str, Tensor]) -> str:
-    """The SHA-256 over names and numbers."""
-    total = hashlib.sha256()
-    for name, tensor in sorted(tensors.items()):
-        total.update(name.encode())
-        total.update(tensor.detach().to("cpu", torch.float32).contiguous().numpy().tobytes())
-    return total.hexdigest()
-
-
 @dataclass(frozen=True)
 class Control:
     """A ControlNet for one task on a frozen backbone.
@@ -228,8 +219,8 @@ class Control:
 
     def fingerprint(self) -> bytes:
         """The task, the backbone, the blur network and the perceptual distance."""
-        blur = "" if self.blur is None else digest_of(self.blur.state_dict())
-        distance = "" if self.perceptual is None else digest_of(getattr(self.perceptual, "weights", {}))
+        blur = "" if self.blur is None else tensors_digest(self.blur.state_dict())
+        distance = "" if self.perceptual is None else tensors_digest(getattr(self.perceptual, "weights", {}))
         return f"{self.task} {fingerprint(self.backbone.unet)} {blur} {distance}".encode()
 
 
