@@ -414,7 +414,7 @@ class Deft(Solver):
         if not isinstance(network, HTransform):
             raise ModelError(
                 f"Deft needs the network that was trained to correct its denoiser; got {type(network).__name__}; "
-                "train one with examples/train_deft.py, or use Dps, which needs no training"
+                "load fashion-mnist-deft or train one with examples/train_deft.py, or use Dps, which needs no training"
             )
         model = copy.copy(network).attach(prior_of(denoiser, "denoiser", "Deft"))
         check_count("steps", steps)

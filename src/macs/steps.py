@@ -36,6 +36,8 @@ from macs.noise import Noise
 from macs.problem import Problem, per_image, sq_norm
 
 Past = Sequence[tuple[float | Tensor, Tensor]]
+#: How the noise that MACS-D returns falls with the share of the image that was not measured.
+SHARE_EXPONENT = 0.3
 
 
 class ConsistencyFunction(Protocol):
@@ -276,32 +278,47 @@ def check_gamma(gamma: float) -> float:
 class MacsD(Sampler):
     r"""MACS by the discrepancy principle: the measurement moves the estimate, and noise returns only where it is silent.
 
-    After each ``f`` the discrepancy step (:class:`macs.fidelity.Discrepancy`); then fresh noise, in the part of the image
-    that the measurement says nothing about (:meth:`macs.problem.Problem.unmeasured`),
+    After each ``f`` but the last the discrepancy step (:class:`macs.fidelity.Discrepancy`); then fresh noise, in the part of
+    the image that the measurement says nothing about (:meth:`macs.problem.Problem.unmeasured`),
 
     .. math:: x_s = \hat x + \eta \sqrt{s^2 - t_{\min}^2}\; (I - H)\, z, \qquad H = (A^\top A + \lambda I)^{-1} A^\top A.
 
     What was measured is known and need not be drawn again: its noise would only be a source of error. The network is told
-    ``s`` and gets less noise than that, so it cleans what is measured and invents what is not. With ``eta`` below 1 the
-    result lies nearer to the mean of the possible images: more PSNR, less texture.
+    ``s`` and gets less noise than that, so it cleans what is measured and invents what is not. The smaller the unmeasured part,
+    the more the rest of the image tells of it, and the less noise it needs:
+
+    .. math:: \eta = (\|(I - H) z\|^2 / \|z\|^2)^{0.3}
+
+    is 1 where nothing is known and 0.66 for a hole of a quarter of the image; the exponent was chosen on validation images.
+    With a smaller ``eta`` the result lies nearer to the mean of the possible images: more PSNR, less texture.
+
+    The last call has the last word where it agrees with the measurement: a data step after it would carry the noise of the
+    measurement into the image. Where its misfit is more than twice that of the noise, it is worth that price.
 
     Args:
-        eta: the share of the noise that returns.
+        eta: the share of the noise that returns; the formula above where it is None.
         null: draw it in the unmeasured part only; without it everywhere.
+        tolerance: the :math:`\chi^2` up to which an image is left as the last call made it; with 0 the data step is always
+            made, with infinity never.
         polish: spend the last call (from two steps on) without noise, at the level of the measurement noise that the data
             step left in the image, :math:`t = c\, \lambda\, \sigma_y`, :math:`\lambda = 1 - 1/\sqrt{\chi^2}`.
         c: how much room the polish has; 1 to 2 is the noise itself.
     """
 
     data: DataStep | None = field(default=Discrepancy(), kw_only=True)
-    eta: float = 0.9
+    eta: float | None = None
     null: bool = True
+    tolerance: float = 4.0
     polish: bool = False
     c: float = 2.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.eta <= 1:
+        if self.eta is not None and not 0 <= self.eta <= 1:
             raise ConfigError(f"eta must be between 0 and 1; got {self.eta}; 1 returns all of the noise, 0 none")
+        if not self.tolerance >= 0:
+            raise ConfigError(
+                f"tolerance must be a chi2 of at least 0; got {self.tolerance}; 4 is twice the noise, inf never acts"
+            )
         if not (math.isfinite(self.c) and self.c > 0):
             raise ConfigError(f"c must be a positive number; got {self.c}; 1 to 2 is the noise that the data step leaves")
 
@@ -311,14 +328,21 @@ class MacsD(Sampler):
 
     def renoise(self, at: Transition) -> Tensor:
         """The formula above."""
-        noise = at.problem.unmeasured(at.drawn) if self.null else at.drawn
-        return at.x_hat + self.eta * noise
+        drawn = at.drawn
+        noise = at.problem.unmeasured(drawn) if self.null else drawn
+        if self.eta is not None:
+            return at.x_hat + self.eta * noise
+        share = sq_norm(noise) / sq_norm(drawn).clamp_min(torch.finfo(drawn.dtype).tiny)
+        return at.x_hat + per_image(share**SHARE_EXPONENT, noise) * noise
 
     def finish(self, f: ConsistencyFunction, problem: Problem, x_t: Tensor, t: float, calls: int) -> Tensor:
         """The estimate at the last level and, where a call is left for it, the polish."""
-        if not self.polish or calls < 2 or self.data is None:
-            return self.estimate(f, problem, x_t, t)
         x_hat = f(x_t, problem.y, t)
+        if self.data is None:
+            return x_hat
+        if not self.polish or calls < 2:
+            missed = problem.chi2(x_hat) > self.tolerance
+            return torch.where(per_image(missed, x_hat), self.data(x_hat, problem), x_hat) if missed.any() else x_hat
         moved = self.data(x_hat, problem)
         return f(moved, problem.y, self.polish_level(x_hat, problem, t_min_of(f)))
 

@@ -46,9 +46,13 @@ def test_no_measurement_is_maps_of_zeros(model, x):
 
 
 def test_no_image_shaped_hint_enters_the_backbone(model, x):
-    assert model.unet.config.in_channels == TINY.patch**2
-    image, more = model.network_input(x, torch.rand(3, 2, 12, 12))
-    assert image is x
+    seen, more = model.network_input(x, torch.rand(3, 2, 12, 12))
+    assert torch.equal(seen, model.network_input(x, None)[0])
+    image, rows, columns = seen.split(1, dim=1)
+    ramp = torch.linspace(-1, 1, 12).expand(3, 1, 12, 12)
+    assert torch.equal(image, x)
+    assert torch.equal(columns, ramp)
+    assert torch.equal(rows, ramp.mT)
     assert {k: tuple(v.shape) for k, v in more.items()} == {"class_labels": (3, 4 * TINY.channels[0])}
     assert model.encoder(torch.rand(3, 2, 12, 12)).shape == (3, 128)
 

@@ -1,5 +1,6 @@
 """The loop and the Reconstructor: counted calls, seeds, batches, traces, and errors in words."""
 
+import math
 import warnings
 
 import deepinv as dinv
@@ -136,12 +137,13 @@ def test_the_polish_is_told_by_the_residual(x, net):
 
 
 def test_a_length_is_told_only_of_a_step_that_was_made(x, net):
-    """The polish, and CM4IR's last call of a noisy problem, are followed by no data step; of a noiseless one it is."""
+    """MACS-D's last call within its tolerance and CM4IR's of a noisy problem are followed by no data step."""
     A = LINEAR["super-resolution"]()
     y = measure(A, x)
     solvers = {
         macs.Solver(net, macs.MacsD(polish=True), steps=3): [True, True, False],
-        macs.Solver(net, macs.MacsD(), steps=3): [True, True, True],
+        macs.Solver(net, macs.MacsD(tolerance=math.inf), steps=3): [True, True, False],
+        macs.Solver(net, macs.MacsD(tolerance=0), steps=3): [True, True, True],
         macs.Cm4ir(net, 3): [True, True, False],
     }
     for solver, made in solvers.items():

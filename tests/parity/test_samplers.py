@@ -142,7 +142,11 @@ def test_a_step_with_a_data_step_is_the_transcription_in_float64(name, case):
 
 @pytest.mark.parametrize("grid", GRIDS)
 @pytest.mark.parametrize("levels", [1, 2, 3, 5])
-@pytest.mark.parametrize("options", [{}, {"eta": 0.3, "null": False}, {"polish": True}, {"polish": True, "c": 5.0}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"eta": 0.3, "null": False}, {"tolerance": 0.0}, {"tolerance": 20.0}, {"polish": True}, {"polish": True, "c": 5.0}],
+    ids=str,
+)
 @pytest.mark.parametrize("case", CASES)
 def test_macs_d_is_the_transcription(case, options, levels, grid):
     arrays = both(case, macs.MacsD(**options), partial(paper.macs_d, **options), GRIDS[grid][levels])

@@ -199,15 +199,20 @@ def unmeasured(v, problem):
     return v - v @ gram @ np.linalg.inv(gram + damping * np.eye(len(gram)))
 
 
-def macs_d(f, problem, levels, unit, fresh, eta=0.9, null=True, c=2.0, polish=False):
-    """MACS-D: after each f the discrepancy step, fresh noise in the unmeasured part; the polish is f at c lambda sigma_y."""
+def macs_d(f, problem, levels, unit, fresh, eta=None, null=True, tolerance=4.0, c=2.0, polish=False):
+    """MACS-D: after each f the discrepancy step, then fresh noise where nothing is measured.
+
+    After the last f it is made only where chi2 is above the tolerance. The polish is f at c lambda sigma_y.
+    """
     x = levels[0] * unit
     for k, (t, s) in enumerate(pairwise(levels), start=1):
-        noise = eta * np.sqrt(s**2 - T_MIN**2) * fresh(k)
-        x = discrepancy(clip(f(x, problem.y, t)), problem) + (unmeasured(noise, problem) if null else noise)
+        drawn = fresh(k)
+        noise = unmeasured(drawn, problem) if null else drawn
+        share = (squared(noise) / squared(drawn)) ** 0.3 if eta is None else eta
+        x = discrepancy(clip(f(x, problem.y, t)), problem) + share * np.sqrt(s**2 - T_MIN**2) * noise
     x_hat = clip(f(x, problem.y, levels[-1]))
     estimate = discrepancy(x_hat, problem)
     if not polish:
-        return estimate
+        return np.where(problem.chi2(x_hat) > tolerance, estimate, x_hat)
     left = c * discrepancy_weight(x_hat, problem) * 2 * problem.sigma
     return clip(f(estimate, problem.y, np.maximum(left, T_MIN)))

@@ -3,6 +3,7 @@
 Colours are Okabe and Ito's, which colour-blind readers can tell apart; every series has its own marker as well.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -104,10 +105,12 @@ def plain_log(axis: Any, values: Sequence[float]) -> None:
 
 
 def plain_numbers(scale: Any) -> None:
-    """The numbers 1, 2, 5, 10, ... along a logarithmic scale, written out."""
+    """The numbers 1, 2, 5, 10, ... along a logarithmic scale, written out; fewer on a long one, more on a short one."""
     from matplotlib.ticker import LogLocator, NullLocator
 
-    scale.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    first, last = scale.get_view_interval()
+    decades = math.log10(last / first)
+    scale.set_major_locator(LogLocator(subs=(1,) if decades > 3.4 else (1, 2, 5) if decades > 1 else (1, 1.5, 2, 3, 4, 6, 8)))
     scale.set_minor_locator(NullLocator())
     scale.set_major_formatter(lambda value, _: f"{value:g}")
 
@@ -141,9 +144,8 @@ def residue(rows: Sequence[Row], path: Path) -> Path:
 
 
 def member(label: str, family: str) -> bool:
-    """Whether a row belongs to a family; one step is the first point of each, but MACS-D has a data step there as well."""
-    first = "MACS-D, 1 call" if family == "MACS-D" else "one step"
-    return label in (first, family, f"{family}, 3 calls", f"{family}, 4 calls")
+    """Whether a row belongs to a family; one step is the first point of each."""
+    return label in ("one step", family, f"{family}, 3 calls", f"{family}, 4 calls")
 
 
 def sweep(rows: Sequence[Row], place: Callable[[Row], tuple[str, float]], name: str, path: Path) -> Path:

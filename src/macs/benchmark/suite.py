@@ -131,7 +131,6 @@ def table(gamma: dict[str, float]) -> Suite:
         "Euler": Entry(Euler(), 2),
         "Euler, as published": Entry(Euler(), (T_MAX, T_MIN)),
         "one step": Entry(Multistep(), 1),
-        "MACS-D, 1 call": Entry(MacsD(), 1),
     }
     for n in (3, 4):
         rows |= {
@@ -146,6 +145,7 @@ GRID = MacsD().levels(2, T_MAX, T_MIN)
 ABLATION: Suite = {
     "MACS-D": Entry(MacsD(), 2),
     "without the data step": Entry(MacsD(data=None), GRID),
+    "data step after the last call": Entry(MacsD(tolerance=0.0), GRID),
     "noise everywhere": Entry(MacsD(null=False), GRID),
     "all of the noise": Entry(MacsD(eta=1.0), GRID),
     "no noise": Entry(MacsD(eta=0.0), GRID),

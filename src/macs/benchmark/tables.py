@@ -55,7 +55,8 @@ def solver_table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     unit = next((row["seconds_per_image"] for row in rows if row["sampler"] == "MACS-D"), None)
     body = []
     for row in rows:
-        time = f"{row['seconds_per_image'] / unit:.3g}" if unit else ""
+        ratio = f"{row['seconds_per_image'] / unit:.3g}" if unit else ""
+        time = f"{float(ratio):,g}" if ratio else ""
         body.append([row["sampler"], TRAINED[row["sampler"]], str(row["nfe"]), *values(row, metrics), time])
     return ["solver", "trained for the tasks", "NFE", *metrics.values(), "chi2", "time / MACS-D"], body
 

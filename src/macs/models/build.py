@@ -44,12 +44,12 @@ class ModelConfig:
         return cls(**lists)
 
 
-#: The families of networks, each with the number of input channels it needs per image channel.
-FAMILIES: dict[str, tuple[type[ConsistencyModel], int]] = {
-    "plain": (ConsistencyModel, 1),
-    "hinted": (HintedModel, 3),
-    "summary": (SummaryModel, 1),
-    "deft": (HTransform, 4),
+#: The families of networks, each with the number of input channels it needs per image channel, and beside them.
+FAMILIES: dict[str, tuple[type[ConsistencyModel], int, int]] = {
+    "plain": (ConsistencyModel, 1, 0),
+    "hinted": (HintedModel, 3, 0),
+    "summary": (SummaryModel, 1, 2),
+    "deft": (HTransform, 4, 0),
 }
 #: Networks that are kept in files of the same form and are no models by themselves, with what to call them.
 PARTS = {"controlled": "ControlNet", "blur": "blur network"}
@@ -66,12 +66,12 @@ def build(config: ModelConfig) -> Any:
         return ControlNet(settings(build(replace(config, family="plain")).unet), hint_channels, scale_hint=False)
     if config.family == "blur":
         return BlurNetwork(config.image_shape[0], config.channels, config.layers, 2 * config.layers, config.head_dim)
-    family, inputs = FAMILIES[config.family]
+    family, inputs, others = FAMILIES[config.family]
     channels, height, width = config.image_shape
     fold = config.patch**2
     unet = UNet2DModel(
         sample_size=(height // config.patch, width // config.patch),
-        in_channels=inputs * channels * fold,
+        in_channels=(inputs * channels + others) * fold,
         out_channels=channels * fold,
         layers_per_block=config.layers,
         block_out_channels=config.channels,
