@@ -278,8 +278,8 @@ def check_gamma(gamma: float) -> float:
 class MacsD(Sampler):
     r"""MACS by the discrepancy principle: the measurement moves the estimate, and noise returns only where it is silent.
 
-    After each ``f`` but the last the discrepancy step (:class:`macs.fidelity.Discrepancy`); then fresh noise, in the part of
-    the image that the measurement says nothing about (:meth:`macs.problem.Problem.unmeasured`),
+    After each ``f`` the discrepancy step (:class:`macs.fidelity.Discrepancy`), after the last one only where it is needed;
+    then fresh noise, in the part that the measurement says nothing about (:meth:`macs.problem.Problem.unmeasured`),
 
     .. math:: x_s = \hat x + \eta \sqrt{s^2 - t_{\min}^2}\; (I - H)\, z, \qquad H = (A^\top A + \lambda I)^{-1} A^\top A.
 
