@@ -178,8 +178,8 @@ def preamble(rows: Sequence[Row]) -> str:
         "reference: the true images of the same set, rounded to 8 bits as the restored ones are. All samplers of a task share "
         "measurements and start noise. Plus-minus is half of a 95 % bootstrap interval over images; NFE is counted. "
         f"{notes} "
-        f"macs {__version__} on {platform.machine()}; times are of one run on a shared machine, after a warm-up and without "
-        "a trace, to be compared with each other."
+        f"macs {__version__} on {platform.machine()}; times are after a warm-up and without a trace, on the "
+        "machine as it was when each row was computed: compare those of rows that were computed together."
     )
 
 
