@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import macs
 from macs.benchmark.bench import Bench
 from macs.benchmark.classifier import released
+from macs.benchmark.clock import time_rows
 from macs.benchmark.dataset import DATASETS
 from macs.benchmark.features import Extractor, to_bytes
 from macs.benchmark.figures import FAMILIES, member, shape
@@ -248,6 +249,48 @@ def test_a_row_of_which_nothing_was_timed_is_timed_once_more(finished, test_set,
     finished.rows_path.write_bytes(b"".join(finished.rows_path.read_bytes().splitlines(keepends=True)[:2]))
     run(finished, lambda row: None)
     assert 0 < read_rows(finished.rows_path)[2]["seconds_per_image"] < 10
+
+
+def test_finished_rows_are_timed_again_in_turns(finished, test_set, monkeypatch):
+    """After a warm-up each row has three turns between those of the others, and its time is the middle one."""
+    turns = []
+
+    def clocked(solver, y, physics, ids, seed, traced):
+        turns.append((solver.sampler, ids, traced))
+        return {"seconds": np.array(1e6 if len(turns) <= 3 else (1, 5, 3)[(len(turns) - 4) // 3] * len(ids))}
+
+    monkeypatch.setattr("macs.benchmark.clock.restore_chunk", clocked)
+    before, seen = read_rows(finished.rows_path), []
+    time_rows(replace(finished, entries=chosen(finished.entries, ["DDIM"])), seen.append)
+    after = read_rows(finished.rows_path)
+    assert [row["seconds_per_image"] for row in after] == [3.0] * 3
+    assert len({row["timed"] for row in after}) == 1
+    assert seen == after
+    assert [{**row, "seconds_per_image": 0, "timed": 0} for row in before] == [
+        {**row, "seconds_per_image": 0, "timed": 0} for row in after
+    ]
+    assert turns == 4 * [(finished.entries[row["sampler"]].sampler, range(13), False) for row in before]
+
+
+def test_a_report_says_which_times_may_be_compared(finished, test_set):
+    write_report(finished)
+    assert "compare those of rows that were computed together" in (finished.out / "report.md").read_text()
+    time_rows(finished, lambda row: None)
+    write_report(finished)
+    assert "in turns, and may be compared" in (finished.out / "report.md").read_text()
+    assert all(0 < row["seconds_per_image"] < 10 for row in read_rows(finished.rows_path))
+
+
+def test_times_of_nothing_and_of_other_weights(finished, test_set, tmp_path):
+    with pytest.raises(ConfigError, match="holds no finished row to time; run it without --time first"):
+        time_rows(a_bench(tmp_path / "empty"), lambda row: None)
+    told = json.loads((finished.out / "bench.json").read_text())
+    told["networks"]["fashion-mnist"] = "0" * 64
+    (finished.out / "bench.json").write_text(json.dumps(told))
+    rows = finished.rows_path.read_bytes()
+    with pytest.raises(ConfigError, match="holds rows of another file for the network fashion-mnist"):
+        time_rows(finished, lambda row: None)
+    assert finished.rows_path.read_bytes() == rows
 
 
 def test_a_trace_is_not_needed_to_know_how_well_images_fit(test_set):

@@ -178,9 +178,16 @@ def preamble(rows: Sequence[Row]) -> str:
         "reference: the true images of the same set, rounded to 8 bits as the restored ones are. All samplers of a task share "
         "measurements and start noise. Plus-minus is half of a 95 % bootstrap interval over images; NFE is counted. "
         f"{notes} "
-        f"macs {__version__} on {platform.machine()}; times are after a warm-up and without a trace, on the "
-        "machine as it was when each row was computed: compare those of rows that were computed together."
+        f"macs {__version__} on {platform.machine()}; times are after a warm-up and without a trace, {timing(rows)}."
     )
+
+
+def timing(rows: Sequence[Row]) -> str:
+    """Which times may be compared: those of one pass of :func:`macs.benchmark.clock.time_rows`, by model and task."""
+    passes = {row.get("timed") for row in rows}
+    if len(passes) == 1 and None not in passes:
+        return "measured when all rows were there, those of a model and a task in turns, and may be compared among these"
+    return "on the machine as it was when each row was computed: compare those of rows that were computed together"
 
 
 def markdown_table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:

@@ -67,12 +67,16 @@ def bench(
         bool, typer.Option("--compile", help="Compile the models' backbones: a minute to start, then faster.")
     ] = False,
     report: Annotated[bool, typer.Option("--report", help="Only write tables and figures of what is there.")] = False,
+    timed: Annotated[
+        bool, typer.Option("--time", help="Only time the rows that are there again, in turns, so that times compare.")
+    ] = False,
 ) -> None:
     """Run model x task x sampler; write rows.jsonl, report.md, report.html, LaTeX tables and figures.
 
     A run that was killed goes on where it was; finished rows are never computed again.
     """
     from macs.benchmark.bench import Bench
+    from macs.benchmark.clock import time_rows
     from macs.benchmark.dataset import DATASETS
     from macs.benchmark.networks import Names
     from macs.benchmark.report import write_report
@@ -96,7 +100,11 @@ def bench(
         out, tuple(listed(model) or (about.model,)), tuple(asked), entries, images, seed, features, text(inception),
         text(lpips), dataset, data, parsed_rows(rows), names, cosign_compat, compiled,
     )  # fmt: skip
-    if not report:
+    if timed:
+        time_rows(
+            job, lambda row: typer.echo(f"{row['task']}  {row['sampler']}  {1000 * row['seconds_per_image']:.1f} ms/image")
+        )
+    elif not report:
         followed(job)
     typer.echo(f"wrote {write_report(job)}")
 
