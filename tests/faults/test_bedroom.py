@@ -23,9 +23,10 @@ from macs.images import fitted
 from macs.lpips import Lpips
 from macs.models import convert, manifest, store
 from macs.models.build import ModelConfig, build
+from macs.models.controlnet import ControlledModel
 from macs.models.nonlinear_blur import BlurNetwork
 from macs.training.checkpoint import sweep, written_folder
-from macs.training.config import parse_config
+from macs.training.config import parse_config, plain_values
 from macs.training.loop import Run, train
 from macs.training.recipes import Blur, Control
 from tests.laws.conftest import measure
@@ -308,8 +309,8 @@ def lost_after(run, step):
     return after
 
 
-def controlled(loss="recon"):
-    stage = {"loss": loss, **STAGE}
+def controlled(loss="recon", **options):
+    stage = {"loss": loss, **STAGE, **options}
     return parse_config({"name": "c", "batch": 4, "flip": True, "model": {"family": "controlled", **TINY}, "stage": [stage]})
 
 
@@ -340,11 +341,24 @@ def test_the_consistency_option_and_lpips(backbone, pixels, tmp_path):
     train(run)
     assert run.done
     far = lambda x, reference: 10 * (x - reference).square().mean((1, 2, 3))
-    losses = []
-    for i, perceptual in enumerate((None, far)):
-        run = Run(controlled(), images, tmp_path / f"r{i}", recipe=Control(model, "inpainting", perceptual=perceptual))
-        train(run, on_step=lambda at: losses.append(at.loss))
-    assert losses[6] > losses[0]
+    first = []
+    for i, (perceptual, weight) in enumerate(((None, 1.0), (far, 1.0), (far, 0.25))):
+        config = controlled(lpips=weight)
+        run = Run(config, images, tmp_path / f"r{i}", recipe=Control(model, "inpainting", perceptual=perceptual))
+        losses = []
+        train(run, on_step=lambda at, losses=losses: losses.append(at.loss))
+        first.append(losses[0])
+    assert first[1] > first[0]
+    assert first[2] - first[0] == pytest.approx((first[1] - first[0]) / 4, rel=1e-4)
+
+
+def test_a_controlnet_begins_by_reading_its_hint_and_saying_nothing(backbone):
+    model = macs.load(backbone)
+    control = Control(model, "inpainting").build(controlled())
+    torch.testing.assert_close(control.hint_conv.weight, model.unet.conv_in.weight, rtol=0, atol=0)
+    x, hint = torch.randn(2, 2, *model.image_shape, generator=torch.Generator().manual_seed(0))
+    x_t, t = 80 * x, torch.full((2,), 80.0)
+    torch.testing.assert_close(ControlledModel(model, control)(x_t, hint, t), model(x_t, None, t), rtol=0, atol=0)
 
 
 def test_a_controlnet_by_the_command_line(backbone, pixels, tmp_path):
@@ -365,6 +379,15 @@ def test_a_controlnet_by_the_command_line(backbone, pixels, tmp_path):
     x = torch.rand(2, 3, 16, 16)
     A = macs.task("inpainting", model)
     assert macs.Solver(model)(measure(A, x), A).shape == x.shape
+    options[-1] = tmp_path / "next"
+    try:
+        result = invoke("--task", "deblurring", "--backbone", backbone, "--start", made, "--minutes", 0)
+    finally:
+        torch.set_flush_denormal(False)
+    assert result.exit_code == 0, result.output
+    started = load_file(tmp_path / "next" / "colour-deblurring.safetensors")
+    for name, tensor in load_file(made).items():
+        assert torch.equal(started[name], tensor), name
     with pytest.raises(ModelError, match="is a ControlNet and no model by itself"):
         macs.load(made)
     with pytest.raises(ModelError, match="must hold a ControlNet"):
@@ -373,6 +396,7 @@ def test_a_controlnet_by_the_command_line(backbone, pixels, tmp_path):
         (): "give --task and --backbone",
         ("--task", "inpaint", "--backbone", backbone): "unknown task 'inpaint'",
         ("--task", "inpainting", "--backbone", "fashion-mnist"): "a ControlNet steers a model that sees no measurement",
+        ("--task", "deblurring", "--backbone", backbone, "--start", backbone): "must hold a ControlNet",
     }.items():
         result = invoke(*args)
         assert result.exit_code == 2
@@ -390,7 +414,7 @@ def test_a_controlnet_for_a_folder_is_exported_as_one(folder, pixels, tmp_path):
 
 
 def test_a_controlnets_run_is_bound_to_its_networks(backbone, tmp_path):
-    """Other weights of the blur or of LPIPS are another run."""
+    """Other weights of the blur, of LPIPS or of what it begins with are another run."""
     model, weights = macs.load(backbone), random_weights()
     save_file(weights, tmp_path / "a.safetensors")
     save_file({**weights, "lin0.weight": 2 * weights["lin0.weight"]}, tmp_path / "b.safetensors")
@@ -398,7 +422,8 @@ def test_a_controlnets_run_is_bound_to_its_networks(backbone, tmp_path):
     blurs = [BlurNetwork(3, (8, 8), 1, 1, 4) for _ in range(2)]
     distances = [None, *(Lpips(tmp_path / f"{name}.safetensors") for name in "ab")]
     recipes = [Control(model, "nonlinear-deblurring", blur, distance) for blur in blurs for distance in distances]
-    assert len({recipe.fingerprint() for recipe in recipes}) == 6
+    recipes.insert(0, Control(model, "nonlinear-deblurring", blurs[0], start=macs.ControlNet.from_unet(model.unet, 12)))
+    assert len({recipe.fingerprint() for recipe in recipes}) == 7
     again = Control(macs.load(backbone), "nonlinear-deblurring", blurs[1], Lpips(tmp_path / "b.safetensors"))
     assert again.fingerprint() == recipes[-1].fingerprint()
 
@@ -410,6 +435,8 @@ def test_another_backbones_controlnet_is_refused(backbone, tmp_path):
     store.save_model(tmp_path / "c.safetensors", macs.ControlNet.from_unet(model.unet, 12).state_dict(), config, info)
     with pytest.raises(ModelError, match="trained with other weights of this backbone"):
         macs.load(backbone, control=tmp_path / "c.safetensors")
+    with pytest.raises(ModelError, match="trained with other weights of this backbone"):
+        Control(model, "deblurring", start=store.load_control(tmp_path / "c.safetensors"))
     with pytest.raises(ConfigError, match="task and control both name a ControlNet"):
         macs.load(backbone, "inpainting", control=tmp_path / "c.safetensors")
 
@@ -460,8 +487,8 @@ def test_a_loss_must_belong_to_its_family():
         parse_config({"name": "x", "flip": 1, "stage": [{"loss": "edm", **STAGE}]})
 
 
-def test_runs_begun_before_the_flips_go_on(tmp_path):
-    """The digest of a run without flips is over the fields there were before; its batches are the same numbers."""
+def test_runs_begun_before_the_flips_and_the_weight_of_lpips_go_on(tmp_path):
+    """The digest of a run that sets neither is over the fields there were before; its batches are the same numbers."""
     config = parse_config({"name": "x", "batch": 3, "stage": [{"loss": "edm", **STAGE}],
                            "model": {**TINY, "family": "hinted", "image_shape": [1, 16, 16]}})  # fmt: skip
     images = torch.zeros(4, 1, 16, 16, dtype=torch.uint8)
@@ -470,6 +497,9 @@ def test_runs_begun_before_the_flips_go_on(tmp_path):
     digest.update(str(tuple(images.shape)).encode())
     digest.update(images.numpy().tobytes())
     assert Run(config, images, tmp_path).fingerprint() == digest.hexdigest()
+    assert "lpips" not in plain_values(config)["stages"][0]
+    weighed = parse_config({"name": "x", "stage": [{"loss": "edm", "lpips": 0.5, **STAGE}]})
+    assert plain_values(weighed)["stages"][0]["lpips"] == 0.5
 
 
 def test_lpips_weights_are_checked(tmp_path):

@@ -94,7 +94,8 @@ def keep_memory() -> None:
         "macs train fashion-mnist --minutes 60",
         "macs train my.toml --data photos/ --size 64 --out runs/photos",
         "macs train bedroom64 --data bedrooms.npy --rows :9700",
-        "macs train controlnet --task inpainting --backbone bedroom64 --data bedrooms.npy --rows :9700",
+        "macs train controlnet --task deblurring --backbone bedroom64 --data bedrooms.npy --rows :9700 --out runs/deblurring",
+        "macs train controlnet --task inpainting --backbone bedroom64 --start runs/deblurring/bedroom64-deblurring.safetensors",
     )
 )
 def train(
@@ -119,6 +120,9 @@ def train(
     ] = None,
     blur: Annotated[str, typer.Option(help="The blur network, for a ControlNet for nonlinear deblurring.")] = "blur64",
     lpips: Annotated[Path | None, typer.Option(help="Weights of LPIPS, to add it to a ControlNet's loss.")] = None,
+    start: Annotated[
+        str | None, typer.Option(help="Begin a ControlNet with the weights of this one, of the same backbone for another task.")
+    ] = None,
 ) -> None:
     """Train a model, or go on training it: a run that was stopped continues bit for bit.
 
@@ -137,7 +141,7 @@ def train(
     from macs.training.workers import Workers
 
     torch.set_flush_denormal(True)
-    settings, recipe = planned(adapted(load_config(source), images, size), task, backbone, blur, lpips)
+    settings, recipe = planned(adapted(load_config(source), images, size), task, backbone, blur, lpips, start)
     folder = Path("runs") / settings.name if out is None else out
     pictures, held = split_images(data, settings.model.image_shape, parsed_rows(rows))
     run = Run(
@@ -156,25 +160,28 @@ def train(
 
 
 def planned(
-    config: "TrainConfig", task: str | None, backbone: str | None, blur: str, lpips: Path | None
+    config: "TrainConfig", task: str | None, backbone: str | None, blur: str, lpips: Path | None, start: str | None
 ) -> tuple["TrainConfig", "Recipe"]:
     """What is trained; for a ControlNet the configuration with its backbone's network, named after both."""
     from dataclasses import replace
 
     from macs.lpips import Lpips
     from macs.models.build import ModelConfig
-    from macs.models.store import is_own, load, load_blur, read_model
+    from macs.models.store import is_own, load, load_blur, load_control, read_model
     from macs.training.recipes import Blur, Consistency, Control
 
     if config.model.family != "controlled":
-        if task is not None or backbone is not None or lpips is not None:
-            raise ConfigError(f"--task, --backbone and --lpips are for ControlNets; {config.name} is none; leave them out")
+        if any(option is not None for option in (task, backbone, lpips, start)):
+            raise ConfigError(
+                f"--task, --backbone, --lpips and --start are for ControlNets; leave them out of {config.name}"
+            )
         return config, Blur() if config.model.family == "blur" else Consistency()
     if task is None or backbone is None:
         raise ConfigError("a ControlNet is trained for a task on a backbone; give --task and --backbone")
     model = load(backbone)
     network = load_blur(blur) if task == "nonlinear-deblurring" else None
-    recipe = Control(model, task, network, None if lpips is None else Lpips(lpips), backbone)
+    first = None if start is None else load_control(start)
+    recipe = Control(model, task, network, None if lpips is None else Lpips(lpips), backbone, first)
     if is_own(backbone):
         architecture = replace(read_model(backbone)[1], family="controlled")
     else:

@@ -17,7 +17,10 @@ LOSSES = {**dict.fromkeys(FAMILIES, ("edm", "ect", "cd")), "controlled": ("recon
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of a run with one objective: its budget in images, its learning rate (from ``lr`` to ``lr_end``), its average."""
+    """A part of a run with one objective: its budget in images, its learning rate (from ``lr`` to ``lr_end``), its average.
+
+    ``lpips`` is what LPIPS weighs beside the pixels' distance, where its network is given.
+    """
 
     loss: str
     images: int
@@ -28,6 +31,7 @@ class Stage:
     doublings_from: int = 1
     doublings_to: int = 6
     huber: float = 0.015
+    lpips: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -50,10 +54,13 @@ class TrainConfig:
 
 
 def plain_values(config: TrainConfig) -> dict[str, Any]:
-    """A configuration as plain values; ``flip``, younger than the first runs, is there only where it is set."""
+    """A configuration as plain values; what is younger than the first runs is there only where it is set."""
     values = dataclasses.asdict(config)
     if not config.flip:
         del values["flip"]
+    for stage in values["stages"]:
+        if stage["lpips"] == Stage.lpips:
+            del stage["lpips"]
     return values
 
 

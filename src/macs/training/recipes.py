@@ -8,6 +8,7 @@ References:
     trained by plain reconstruction at random levels).
 """
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -119,10 +120,10 @@ def doublings(stage: Stage, progress: float) -> int:
 
 
 def karras_levels(n: int, g: Generator, t_min: float, t_max: float) -> Tensor:
-    """Levels evenly spread on Karras' scale, :math:`t^{1/7}`, one in four at ``t_max``, where every restoration begins."""
+    """Levels evenly spread on Karras' scale, :math:`t^{1/7}`, two in five at ``t_max``, where every restoration begins."""
     low, high = t_min ** (1 / 7), t_max ** (1 / 7)
     t = (low + (high - low) * torch.rand(n, generator=g)) ** 7
-    return torch.where(torch.rand(n, generator=g) < 0.25, t_max, t).clamp(2 * t_min, t_max)
+    return torch.where(torch.rand(n, generator=g) < 0.4, t_max, t).clamp(2 * t_min, t_max)
 
 
 def pseudo_huber(x: Tensor, target: Tensor, c: float) -> Tensor:
@@ -143,6 +144,7 @@ class Control:
         blur: the blur network, for nonlinear deblurring.
         perceptual: a distance of images in [-1, 1], (B,), added to the reconstruction loss.
         name: what the backbone is loaded by.
+        start: what to begin with, a ControlNet of the same backbone for another task.
     """
 
     backbone: ConsistencyModel
@@ -150,6 +152,7 @@ class Control:
     blur: BlurNetwork | None = None
     perceptual: Perceptual | None = None
     name: str = ""
+    start: ControlNet | None = None
 
     def __post_init__(self) -> None:
         if self.task not in ALL_TASKS:
@@ -161,11 +164,21 @@ class Control:
             )
         if (self.task == "nonlinear-deblurring") != (self.blur is not None):
             raise ConfigError("a blur network is needed for nonlinear-deblurring, and for no other task; see --blur")
+        if self.start is not None:
+            ControlledModel(self.backbone, self.start)
 
     def build(self, config: TrainConfig) -> ControlNet:
-        """A ControlNet that changes nothing yet; its hint is not scaled down at high levels, so that few steps suffice."""
+        """The ControlNet to start from, or one that changes nothing yet, made to learn in few steps.
+
+        Its hint is not scaled down at high levels, and enters as the image does, not through a convolution of zeros: the copied
+        encoder says something of it from the first step, which the zeros at its ends keep from the backbone.
+        """
+        if self.start is not None:
+            return copy.deepcopy(self.start).requires_grad_(True)
         hint_channels = self.backbone.image_shape[0] * self.backbone.patch**2
-        return ControlNet.from_unet(self.backbone.unet, hint_channels, scale_hint=False).requires_grad_(True)
+        control = ControlNet.from_unet(self.backbone.unet, hint_channels, scale_hint=False)
+        control.hint_conv.weight.data.copy_(control.conv_in.weight)
+        return control.requires_grad_(True)
 
     def compile(self, network: Any) -> None:
         """Compile the ControlNet and the backbone's blocks."""
@@ -205,7 +218,7 @@ class Control:
             return tuned(model, batch, stage, progress)
         x_hat = model(batch.x + per_image(batch.t, batch.x) * batch.z, batch.condition, batch.t)
         loss = pseudo_huber(x_hat, batch.x, stage.huber)
-        return (loss if self.perceptual is None else loss + self.perceptual(x_hat, batch.x)).mean()
+        return (loss if self.perceptual is None else loss + stage.lpips * self.perceptual(x_hat, batch.x)).mean()
 
     def validate(self, network: Any, images: Tensor, loss: str) -> Validation:
         """Restorations for the task."""
@@ -218,10 +231,11 @@ class Control:
         return restored(ControlledModel(self.backbone, network), x, {self.task: (y, physics)}, loss)
 
     def fingerprint(self) -> bytes:
-        """The task, the backbone, the blur network and the perceptual distance."""
+        """The task, the backbone, the blur network, the perceptual distance and what it begins with."""
         blur = "" if self.blur is None else tensors_digest(self.blur.state_dict())
         distance = "" if self.perceptual is None else tensors_digest(getattr(self.perceptual, "weights", {}))
-        return f"{self.task} {fingerprint(self.backbone.unet)} {blur} {distance}".encode()
+        start = "" if self.start is None else f" {tensors_digest(self.start.state_dict())}"
+        return f"{self.task} {fingerprint(self.backbone.unet)} {blur} {distance}{start}".encode()
 
 
 class Blur:
