@@ -172,9 +172,7 @@ def planned(
 
     if config.model.family != "controlled":
         if any(option is not None for option in (task, backbone, lpips, start)):
-            raise ConfigError(
-                f"--task, --backbone, --lpips and --start are for ControlNets; leave them out of {config.name}"
-            )
+            raise ConfigError(f"--task, --backbone, --lpips and --start are for ControlNets; leave them out of {config.name}")
         return config, Blur() if config.model.family == "blur" else Consistency()
     if task is None or backbone is None:
         raise ConfigError("a ControlNet is trained for a task on a backbone; give --task and --backbone")
