@@ -431,8 +431,8 @@ def test_a_controlnets_run_is_bound_to_its_networks(backbone, tmp_path):
 def test_another_backbones_controlnet_is_refused(backbone, tmp_path):
     model = macs.load(backbone)
     config = ModelConfig(family="controlled", **TINY)
-    info = {"fingerprint": "0" * 16}
-    store.save_model(tmp_path / "c.safetensors", macs.ControlNet.from_unet(model.unet, 12).state_dict(), config, info)
+    control = macs.ControlNet.from_unet(model.unet, 12, head=True)
+    store.save_model(tmp_path / "c.safetensors", control.state_dict(), config, {"fingerprint": "0" * 16})
     with pytest.raises(ModelError, match="trained with other weights of this backbone"):
         macs.load(backbone, control=tmp_path / "c.safetensors")
     with pytest.raises(ModelError, match="trained with other weights of this backbone"):
@@ -444,7 +444,7 @@ def test_another_backbones_controlnet_is_refused(backbone, tmp_path):
 def test_a_bundled_controlnet_is_named_by_its_task(backbone, tmp_path, monkeypatch):
     monkeypatch.setattr(manifest, "WEIGHTS", tmp_path / "weights")
     (tmp_path / "card.md").write_text("# Tiny\n")
-    control = macs.ControlNet.from_unet(macs.load(backbone).unet, 12)
+    control = macs.ControlNet.from_unet(macs.load(backbone).unet, 12, head=True)
     torch.nn.init.ones_(control.zero_middle.weight)
     info = {"fingerprint": control.config["backbone"]}
     store.save_model(tmp_path / "c.safetensors", control.state_dict(), ModelConfig(family="controlled", **TINY), info)

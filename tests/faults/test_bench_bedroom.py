@@ -44,7 +44,7 @@ def files(tmp_path_factory):
     store.save_model(folder / "colour.safetensors", model.state_dict(), ModelConfig(family="plain", **TINY, patch=2), {})
     unet = macs.load(folder / "colour.safetensors").unet
     for i, task in enumerate(TASKS):
-        control = woken(macs.ControlNet.from_unet(unet, 12), seed=i)
+        control = woken(macs.ControlNet.from_unet(unet, 12, head=True), seed=i)
         info = {"fingerprint": control.config["backbone"]}
         config = ModelConfig(family="controlled", **TINY, patch=2)
         store.save_model(folder / f"{task}.safetensors", control.state_dict(), config, info)

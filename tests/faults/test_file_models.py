@@ -32,7 +32,7 @@ def saved(folder, **settings):
         torch.manual_seed(0)
         config = ModelConfig(family="plain", **{**TINY, **settings})
         store.save_model(folder / "m.safetensors", build(config).state_dict(), config, {})
-    control = woken(macs.ControlNet.from_unet(macs.load(folder / "m.safetensors").unet, 12))
+    control = woken(macs.ControlNet.from_unet(macs.load(folder / "m.safetensors").unet, 12, head=True))
     config, info = replace(config, family="controlled"), {"fingerprint": control.config["backbone"]}
     store.save_model(folder / "control.safetensors", control.state_dict(), config, info)
 

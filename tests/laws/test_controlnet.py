@@ -36,37 +36,48 @@ def woken(control, seed=1):
     """The same ControlNet with numbers in all that begins at zero."""
     g = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for part in (control.hint_conv, control.zero_middle, *control.zero_convs):
-            for p in part.parameters():
+        for part in (control.hint_conv, control.zero_middle, *control.zero_convs, control.zero_head):
+            for p in () if part is None else part.parameters():
                 p.copy_(0.3 * torch.randn(p.shape, generator=g))
     return control.eval()
 
 
-def attached(model, *, awake=True, scale_hint=False):
-    control = macs.ControlNet.from_unet(model.unet, model.image_shape[0] * model.patch**2, scale_hint)
+def attached(model, *, awake=True, scale_hint=False, head=False):
+    control = macs.ControlNet.from_unet(model.unet, model.image_shape[0] * model.patch**2, scale_hint, head)
     return macs.ControlledModel(model, woken(control) if awake else control).eval().requires_grad_(False)
 
 
 BACKBONES = {"folded": plain, "flat": lambda: plain(patch=1), "attention": with_attention}
 
 
+@pytest.mark.parametrize("head", [False, True], ids=["bare", "head"])
 @pytest.mark.parametrize("make", BACKBONES.values(), ids=BACKBONES)
-def test_untrained_it_changes_nothing(make, x):
+def test_untrained_it_changes_nothing(make, head, x):
     """Bit for bit, at any level and for any hint; and it does once trained."""
     model = make()
     hint = torch.randn(5, *SHAPE, generator=torch.Generator().manual_seed(2))
     for t in (80.0, 4.37, 0.1):
-        assert torch.equal(attached(model, awake=False)(t * x, hint, t), model(t * x, None, t))
-        awake = attached(model)
+        assert torch.equal(attached(model, awake=False, head=head)(t * x, hint, t), model(t * x, None, t))
+        awake = attached(model, head=head)
         assert not torch.allclose(awake(t * x, hint, t), model(t * x, None, t), atol=1e-3)
         assert not torch.allclose(awake(t * x, hint, t), awake(t * x, -hint, t), atol=1e-4)
         assert torch.equal(awake(t * x, None, t), model(t * x, None, t))
 
 
+def test_only_a_head_goes_past_the_last_convolution(x):
+    """A backbone whose last convolution is deaf says nothing of any hint; a head of the ControlNet still does."""
+    model = plain()
+    with torch.no_grad():
+        model.unet.conv_out.weight.zero_()
+    bare, head = attached(model), attached(model, head=True)
+    assert torch.equal(bare(x, x, 1.0), bare(x, -x, 1.0))
+    assert not torch.allclose(head(x, x, 1.0), head(x, -x, 1.0), atol=1e-2)
+
+
 def test_the_copy_is_a_copy():
     """Encoder and middle are equal to the backbone's and not the same tensors; training one leaves the other alone."""
     model = plain()
-    control = macs.ControlNet.from_unet(model.unet, 4)
+    control = macs.ControlNet.from_unet(model.unet, 4, head=True)
     theirs = dict(model.unet.named_parameters())
     shared = [name for name, _ in control.named_parameters() if name in theirs]
     assert {name.split(".")[0] for name in shared} == {"conv_in", "time_embedding", "down_blocks", "mid_block"}
@@ -79,9 +90,10 @@ def test_the_copy_is_a_copy():
             assert not p.any(), name
 
 
-def test_saved_and_loaded(x, tmp_path):
+@pytest.mark.parametrize("head", [False, True], ids=["bare", "head"])
+def test_saved_and_loaded(head, x, tmp_path):
     model = plain()
-    control = woken(macs.ControlNet.from_unet(model.unet, 4, scale_hint=False))
+    control = woken(macs.ControlNet.from_unet(model.unet, 4, scale_hint=False, head=head))
     control.save_pretrained(tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["config.json", "diffusion_pytorch_model.safetensors"]
     again = macs.ControlNet.from_pretrained(tmp_path)

@@ -76,11 +76,11 @@ def encode(net: Any, h: Tensor, emb: Tensor) -> tuple[list[Tensor], Tensor]:
 
 
 def decode(unet: Any, skips: list[Tensor], h: Tensor, emb: Tensor) -> Tensor:
-    """The up path of a U-Net."""
+    """The up path of a U-Net, up to what its last convolution reads."""
     for block in unet.up_blocks:
         n = len(block.resnets)
         h, skips = block(h, tuple(skips[-n:]), emb), skips[:-n]
-    return unet.conv_out(unet.conv_act(unet.conv_norm_out(h)))
+    return unet.conv_act(unet.conv_norm_out(h))
 
 
 class ControlNet(ModelMixin, ConfigMixin):
@@ -91,10 +91,15 @@ class ControlNet(ModelMixin, ConfigMixin):
         hint_channels: the channels of the hint as the network sees it.
         scale_hint: multiply the hint by :math:`c_{\rm in}`, as CoSIGN does.
         backbone: the digest of the U-Net it was trained with; empty where that is unknown.
+        head: add to the U-Net's output too, by a convolution beside its last one that also begins at zero and reads what the
+            last one reads and this network's own first level. The last convolution of a small U-Net may have hardly any gain
+            for a colour that is rare in its data, and what is added before it cannot bring that colour back. CoSIGN has none.
     """
 
     @register_to_config
-    def __init__(self, unet: dict[str, Any], hint_channels: int = 3, scale_hint: bool = True, backbone: str = "") -> None:
+    def __init__(
+        self, unet: dict[str, Any], hint_channels: int = 3, scale_hint: bool = True, backbone: str = "", head: bool = False
+    ) -> None:
         super().__init__()
         whole: Any = UNet2DModel(**unet)
         for name in COPIED:
@@ -103,22 +108,26 @@ class ControlNet(ModelMixin, ConfigMixin):
         self.hint_conv = zero(nn.Conv2d(hint_channels, channels[0], 3, padding=1))
         self.zero_convs = nn.ModuleList(zero(nn.Conv2d(c, c, 1)) for c in channels)
         self.zero_middle = zero(nn.Conv2d(channels[-1], channels[-1], 1))
+        self.zero_head = zero(nn.Conv2d(2 * channels[0], unet["out_channels"], 3, padding=1)) if head else None
 
     @classmethod
-    def from_unet(cls, unet: Any, hint_channels: int = 3, scale_hint: bool = True) -> "ControlNet":
+    def from_unet(cls, unet: Any, hint_channels: int = 3, scale_hint: bool = True, head: bool = False) -> "ControlNet":
         """A ControlNet with the encoder of ``unet``, that changes nothing yet."""
         if any("Skip" in kind for kind in unet.config.down_block_types):
             raise ConfigError(f"a ControlNet needs plain down blocks; this U-Net has {unet.config.down_block_types}")
-        control = cls(settings(unet), hint_channels, scale_hint, fingerprint(unet))
+        control = cls(settings(unet), hint_channels, scale_hint, fingerprint(unet), head)
         own = control.state_dict().keys()
         control.load_state_dict({k: v for k, v in unet.state_dict().items() if k in own}, strict=False)
         return control.to(unet.device)
 
-    def forward(self, x: Tensor, hint: Tensor, time: Tensor, labels: Tensor | None = None) -> tuple[list[Tensor], Tensor]:
-        """What to add to each skip connection, and to the middle."""
+    def forward(
+        self, x: Tensor, hint: Tensor, time: Tensor, labels: Tensor | None = None
+    ) -> tuple[list[Tensor], Tensor, Tensor]:
+        """What to add to each skip connection and to the middle, and the end of the first level, which the head reads."""
         emb = embedding(self, time, labels)
         skips, middle = encode(self, self.conv_in(x) + self.hint_conv(hint), emb)
-        return [conv(h) for conv, h in zip(self.zero_convs, skips, strict=True)], self.zero_middle(middle)
+        first = skips[self.config["unet"]["layers_per_block"]]
+        return [conv(h) for conv, h in zip(self.zero_convs, skips, strict=True)], self.zero_middle(middle), first
 
 
 def control_hint(problem: Problem, image_shape: tuple[int, ...]) -> Tensor:
@@ -164,7 +173,7 @@ class ControlledModel(ConsistencyModel):
         return control_hint(problem, self.image_shape if image_shape is None else image_shape)
 
     def network(self, x_t: Tensor, condition: Tensor | None, time: Tensor, c_in: Tensor) -> Tensor:
-        """The backbone with the ControlNet's word added to its skip connections and its middle."""
+        """The backbone with the ControlNet's word added to its skip connections, its middle and, by a head, its output."""
         if condition is None:
             return super().network(x_t, None, time, c_in)
         image, more = self.network_input(c_in * x_t, None)
@@ -172,9 +181,13 @@ class ControlledModel(ConsistencyModel):
         hint = self.folded((c_in * condition if self.control.config["scale_hint"] else condition).to(x_t.dtype))
         emb = embedding(self.unet, time, labels)
         skips, middle = encode(self.unet, self.unet.conv_in(x), emb)
-        added, added_middle = self.control(x, hint, time, labels)
+        added, added_middle, first = self.control(x, hint, time, labels)
         skips = [h + a for h, a in zip(skips, added, strict=True)]
-        return pixel_shuffle(decode(self.unet, skips, middle + added_middle, emb), self.patch)
+        last = decode(self.unet, skips, middle + added_middle, emb)
+        out = self.unet.conv_out(last)
+        if self.control.zero_head is not None:
+            out = out + self.control.zero_head(torch.cat([last, first], dim=1))
+        return pixel_shuffle(out, self.patch)
 
 
 def check_belongs(control: ControlNet, model: ConsistencyModel) -> None:

@@ -176,7 +176,7 @@ class Control:
         if self.start is not None:
             return copy.deepcopy(self.start).requires_grad_(True)
         hint_channels = self.backbone.image_shape[0] * self.backbone.patch**2
-        control = ControlNet.from_unet(self.backbone.unet, hint_channels, scale_hint=False)
+        control = ControlNet.from_unet(self.backbone.unet, hint_channels, scale_hint=False, head=True)
         control.hint_conv.weight.data.copy_(control.conv_in.weight)
         return control.requires_grad_(True)
 
