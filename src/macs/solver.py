@@ -17,7 +17,7 @@ from macs.errors import ConfigError, MacsWarning, MeasurementError, ModelError
 from macs.levels import T_MAX, T_MIN, Levels
 from macs.noise import ImageId, Noise, content_ids
 from macs.problem import Measurement, Problem, parts, sq_norm, to_image
-from macs.steps import DataStep, MacsD, Sampler
+from macs.steps import DataStep, MacsD, Sampler, side_of
 
 
 class Counted:
@@ -26,7 +26,7 @@ class Counted:
     def __init__(self, model: Callable[..., Tensor], problem: Problem, clamp: bool, dtype: torch.dtype | None) -> None:
         self.model, self.clamp, self.dtype, self.nfe = model, clamp, dtype, 0
         self.condition = model.condition(problem) if hasattr(model, "condition") else problem.y
-        self.t_min = float(getattr(model, "t_min", T_MIN))
+        self.t_min, self.side = float(getattr(model, "t_min", T_MIN)), side_of(model)
         self.past: list[tuple[float | Tensor, Tensor]] = []
 
     def __call__(self, x_t: Tensor, y: object, t: float | Tensor, **options: Any) -> Tensor:
@@ -155,8 +155,9 @@ class Restorer(Reconstructor):
 
     Args:
         model: any callable ``f(x_t, y, t) -> x_hat`` on images in [-1, 1]; ``t`` is a 0-d tensor, or (B, 1, 1, 1) where
-            images differ in level. Optional attributes: ``t_min`` (0.002), ``t_max`` (80), ``image_shape`` (C, H, W). If it
-            has ``condition(problem)``, its result, computed once per solve, takes the place of ``y``; else ``y`` is as given.
+            images differ in level. Optional attributes: ``t_min`` (0.002), ``t_max`` (80), ``image_shape`` (C, H, W), and
+            ``side``, where it works on tiles of that side. If it has ``condition(problem)``, its result, computed once per
+            solve, takes the place of ``y``; else ``y`` is as given.
         clamp: cut each network output to [-1, 1], as public consistency code does.
         dtype: run the network under autocast in this type, e.g. ``torch.bfloat16``; physics and norms stay in float32.
         micro_batch: run in batches of exactly this many images, the last one padded. An image's pixels are then bit for bit
@@ -303,7 +304,8 @@ class Solver(Restorer):
         if not isinstance(self.sampler, Sampler):
             raise ConfigError(f"sampler must be a sampler such as macs.MacsD(); got {sampler!r}")
         check_count("steps", steps)
-        self.levels = grids.check(self.sampler.levels(steps, self.t_max, self.t_min) if levels is None else levels, self.t_min)
+        usual = self.sampler.levels(steps, self.t_max, self.t_min, side_of(model)) if levels is None else levels
+        self.levels = grids.check(usual, self.t_min)
         self.calls = max(steps - len(self.levels) + 1, 1) if levels is None else 2
         self.init = init
         if getattr(model, "kind", None) == "denoiser" and len(self.levels) > 1 and not self.sampler.ode:

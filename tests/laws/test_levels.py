@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import macs
 from macs import levels
 from macs.errors import ConfigError
+from macs.models.tiled import Tiled
 
 
 def test_published_values():
@@ -66,3 +68,21 @@ def test_a_grid_needs_a_level():
         levels.karras(0)
     with pytest.raises(ConfigError, match="at least 1"):
         levels.few_steps(0)
+
+
+def test_macs_d_ends_higher_for_larger_images():
+    """In proportion to the side from 28 to 64 pixels; a tile counts as an image of its own size; others have one grid."""
+    ends = {side: macs.MacsD().levels(2, 80.0, 0.002, side)[1] for side in (8, 28, 32, 64, 256)}
+    assert ends[8] == ends[28] < ends[32] < ends[64] == ends[256]
+    assert 0.9 < ends[64] / ends[28] / (64 / 28) < 1.1
+    assert macs.Multistep().levels(2, 80.0, 0.002, 64) == macs.Multistep().levels(2, 80.0, 0.002, 28)
+
+    def f(x_t, y, t):
+        return x_t
+
+    f.image_shape = (3, 64, 64)
+    assert macs.Solver(f).levels[1] == ends[64]
+    f.t_min, f.t_max = 0.002, 80.0
+    assert macs.Solver(Tiled(f, (3, 200, 100))).levels[1] == ends[64]
+    f.image_shape = (1, 28, 28)
+    assert macs.Solver(Tiled(f, (1, 200, 100))).levels[1] == macs.Solver(f).levels[1] == ends[28]

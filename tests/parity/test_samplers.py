@@ -153,6 +153,14 @@ def test_macs_d_is_the_transcription(case, options, levels, grid):
     close(arrays, ITERATIVE.get(case, 1e-5))
 
 
+@pytest.mark.parametrize(("side", "kappa"), [(16, 1.0), (28, 1.0), (42, 0.7548), (64, 0.5), (256, 0.5)])
+@pytest.mark.parametrize("case", CASES)
+def test_macs_d_spares_the_measured_part_by_the_side(case, side, kappa, monkeypatch):
+    monkeypatch.setattr(RandomNetwork, "side", side, raising=False)
+    arrays = both(case, macs.MacsD(), partial(paper.macs_d, kappa=kappa), GRIDS["low"][3])
+    close(arrays, ITERATIVE.get(case, 1e-4 if side == 42 else 1e-5))
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_a_gamma_for_each_step(case):
     levels, gammas = GRIDS["low"][3], [2.0, 0.1]

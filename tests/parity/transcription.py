@@ -199,7 +199,7 @@ def unmeasured(v, problem):
     return v - v @ gram @ np.linalg.inv(gram + damping * np.eye(len(gram)))
 
 
-def macs_d(f, problem, levels, unit, fresh, eta=None, null=True, tolerance=4.0, c=2.0, polish=False):
+def macs_d(f, problem, levels, unit, fresh, eta=None, null=True, tolerance=4.0, c=2.0, polish=False, kappa=1.0):
     """MACS-D: after each f the discrepancy step, then fresh noise where nothing is measured.
 
     After the last f it is made only where chi2 is above the tolerance. The polish is f at c lambda sigma_y.
@@ -207,7 +207,7 @@ def macs_d(f, problem, levels, unit, fresh, eta=None, null=True, tolerance=4.0, 
     x = levels[0] * unit
     for k, (t, s) in enumerate(pairwise(levels), start=1):
         drawn = fresh(k)
-        noise = unmeasured(drawn, problem) if null else drawn
+        noise = (1 - kappa) * drawn + kappa * unmeasured(drawn, problem) if null else drawn
         share = (squared(noise) / squared(drawn)) ** 0.3 if eta is None else eta
         x = discrepancy(clip(f(x, problem.y, t)), problem) + share * np.sqrt(s**2 - T_MIN**2) * noise
     x_hat = clip(f(x, problem.y, levels[-1]))
