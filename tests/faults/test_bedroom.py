@@ -352,6 +352,20 @@ def test_the_consistency_option_and_lpips(backbone, pixels, tmp_path):
     assert first[2] - first[0] == pytest.approx((first[1] - first[0]) / 4, rel=1e-4)
 
 
+def test_a_perceptual_distance_sees_small_images_twice_as_large(backbone, pixels):
+    """A chequerboard of single pixels, which the stride of its first layer would hide, is one of two pixels then."""
+    images, model, seen = torch.from_numpy(pixels).permute(0, 3, 1, 2), macs.load(backbone), []
+
+    def perceptual(x, reference):
+        seen.extend((x, reference))
+        return (x - reference).abs().mean((1, 2, 3))
+
+    config, recipe = controlled(lpips=1.0), Control(model, "inpainting", perceptual=perceptual)
+    batch = recipe.batch(images, 0, config)
+    recipe.loss(recipe.build(config), batch, config.stages[0], 0.0, None)
+    assert [tuple(side.shape[-2:]) for side in seen] == [tuple(2 * n for n in batch.x.shape[-2:])] * 2
+
+
 def test_a_controlnet_begins_by_reading_its_hint_and_saying_nothing(backbone):
     model = macs.load(backbone)
     control = Control(model, "inpainting").build(controlled())

@@ -140,6 +140,25 @@ def test_hints(x):
         control_hint(Problem(measure(vector, x), vector), SHAPE)
 
 
+def test_a_smooth_hint_is_the_linear_estimate(x):
+    """Where the measurement is smaller than the image, against dense matrices; elsewhere a hint is a hint."""
+    A = LINEAR["super-resolution"]()
+    y = measure(A, x)
+    problem = Problem(y, A)
+    dense = torch.stack([A.A(e.reshape(1, *SHAPE).double()).flatten() for e in torch.eye(64)], 1)
+    damped = dense.mT @ dense + problem.damping[0].double() * torch.eye(64)
+    r_0 = (2 * (y - A.A(torch.full((1, *SHAPE), 0.5)))).flatten(1).double()
+    want = torch.linalg.solve(damped, dense.mT @ r_0.mT).mT.reshape(x.shape).float()
+    torch.testing.assert_close(control_hint(problem, SHAPE, smooth=True), want, atol=1e-4, rtol=0)
+    model = plain()
+    for smooth in (False, True):
+        control = macs.ControlNet.from_unet(model.unet, 4, smooth_hint=smooth)
+        assert torch.equal(macs.ControlledModel(model, control).condition(problem), control_hint(problem, SHAPE, smooth))
+    hole = LINEAR["inpainting"]()
+    same = Problem(measure(hole, x), hole)
+    assert torch.equal(control_hint(same, SHAPE, smooth=True), control_hint(same, SHAPE))
+
+
 def test_cosigns_hole():
     """129 pixels of 256, from 64 to 192, full of noise that is no measurement."""
     A = macs.task("inpainting", image_shape=(3, 256, 256), cosign_compat=True)

@@ -85,7 +85,7 @@ def loaded(names: Names, model: str, task: str, compiled: bool = False) -> Netwo
 def prepared(network: ConsistencyModel, compiled: bool) -> ConsistencyModel:
     """The network, its backbone compiled if asked for."""
     if compiled:
-        network.unet.compile()
+        network.compile_network()
     return network
 
 

@@ -58,13 +58,14 @@ PARTS = {"controlled": "ControlNet", "blur": "blur network"}
 def build(config: ModelConfig) -> Any:
     """The network of a configuration, with fresh weights: a consistency model, or one of ``PARTS``.
 
-    A ControlNet has the configuration of its backbone, and a head. A blur network reads ``channels`` as the widths of its
-    adapter, ``layers`` as the number of residual blocks before it (twice as many follow), ``head_dim`` as the channels of its
-    kernel.
+    A ControlNet has the configuration of its backbone, a head and a smooth hint. A blur network reads ``channels`` as the
+    widths of its adapter, ``layers`` as the number of residual blocks before it (twice as many follow), ``head_dim`` as the
+    channels of its kernel.
     """
     if config.family == "controlled":
         hint_channels = config.image_shape[0] * config.patch**2
-        return ControlNet(settings(build(replace(config, family="plain")).unet), hint_channels, scale_hint=False, head=True)
+        backbone = settings(build(replace(config, family="plain")).unet)
+        return ControlNet(backbone, hint_channels, scale_hint=False, head=True, smooth_hint=True)
     if config.family == "blur":
         return BlurNetwork(config.image_shape[0], config.channels, config.layers, 2 * config.layers, config.head_dim)
     family, inputs, others = FAMILIES[config.family]

@@ -90,6 +90,10 @@ class ConsistencyModel(nn.Module):
         x, more = self.network_input(c_in * x_t, condition)
         return pixel_shuffle(self.unet(self.folded(x), time, return_dict=False, **more)[0], self.patch)
 
+    def compile_network(self) -> None:
+        """Run what takes the time through ``torch.compile`` from now on."""
+        self.unet.compile()
+
     def folded(self, x: Tensor) -> Tensor:
         """An image as the backbone sees it."""
         return pixel_unshuffle(x, self.patch).contiguous(memory_format=torch.channels_last)

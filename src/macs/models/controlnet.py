@@ -94,11 +94,18 @@ class ControlNet(ModelMixin, ConfigMixin):
         head: add to the U-Net's output too, by a convolution beside its last one that also begins at zero and reads what the
             last one reads and this network's own first level. The last convolution of a small U-Net may have hardly any gain
             for a colour that is rare in its data, and what is added before it cannot bring that colour back. CoSIGN has none.
+        smooth_hint: enlarge a small measurement by its linear estimate, not by repetition (:func:`control_hint`).
     """
 
     @register_to_config
     def __init__(
-        self, unet: dict[str, Any], hint_channels: int = 3, scale_hint: bool = True, backbone: str = "", head: bool = False
+        self,
+        unet: dict[str, Any],
+        hint_channels: int = 3,
+        scale_hint: bool = True,
+        backbone: str = "",
+        head: bool = False,
+        smooth_hint: bool = False,
     ) -> None:
         super().__init__()
         whole: Any = UNet2DModel(**unet)
@@ -111,11 +118,13 @@ class ControlNet(ModelMixin, ConfigMixin):
         self.zero_head = zero(nn.Conv2d(2 * channels[0], unet["out_channels"], 3, padding=1)) if head else None
 
     @classmethod
-    def from_unet(cls, unet: Any, hint_channels: int = 3, scale_hint: bool = True, head: bool = False) -> "ControlNet":
+    def from_unet(
+        cls, unet: Any, hint_channels: int = 3, scale_hint: bool = True, head: bool = False, smooth_hint: bool = False
+    ) -> "ControlNet":
         """A ControlNet with the encoder of ``unet``, that changes nothing yet."""
         if any("Skip" in kind for kind in unet.config.down_block_types):
             raise ConfigError(f"a ControlNet needs plain down blocks; this U-Net has {unet.config.down_block_types}")
-        control = cls(settings(unet), hint_channels, scale_hint, fingerprint(unet), head)
+        control = cls(settings(unet), hint_channels, scale_hint, fingerprint(unet), head, smooth_hint)
         own = control.state_dict().keys()
         control.load_state_dict({k: v for k, v in unet.state_dict().items() if k in own}, strict=False)
         return control.to(unet.device)
@@ -130,11 +139,13 @@ class ControlNet(ModelMixin, ConfigMixin):
         return [conv(h) for conv, h in zip(self.zero_convs, skips, strict=True)], self.zero_middle(middle), first
 
 
-def control_hint(problem: Problem, image_shape: tuple[int, ...]) -> Tensor:
+def control_hint(problem: Problem, image_shape: tuple[int, ...], smooth: bool = False) -> Tensor:
     r"""The measurement as an image in [-1, 1], (B, C, H, W): what CoSIGN's networks see.
 
-    For a linear operator it is :math:`r_0 = 2y - A(1)`, which is y in [-1, 1] and grey where nothing was measured, enlarged by
-    repetition where it is smaller than the image (super-resolution); for a nonlinear one y in [-1, 1] itself.
+    For a linear operator it is :math:`r_0 = 2y - A(1)`, which is y in [-1, 1] and grey where nothing was measured; for a
+    nonlinear one y in [-1, 1] itself. Where it is smaller than the image (super-resolution) it is enlarged by repetition, or,
+    ``smooth``, by the linear estimate :math:`(A^\top A + \lambda I)^{-1} A^\top r_0` of :mod:`macs.models.hint`, which has no
+    edges of its own.
     """
     if not isinstance(problem.y, Tensor) or problem.y.ndim != 4 or problem.y.shape[1] != image_shape[0]:
         raise ModelError(
@@ -148,6 +159,8 @@ def control_hint(problem: Problem, image_shape: tuple[int, ...]) -> Tensor:
         )
     if not problem.linear:
         return to_sampler(problem.y)
+    if smooth and problem.y.shape[2:] != torch.Size(image_shape[1:]):
+        return problem.ridge(problem.difference(problem.y.new_zeros(len(problem.y), *image_shape)))
     blank = torch.zeros(1, *image_shape, dtype=problem.y.dtype, device=problem.y.device)
     return interpolate(2 * (problem.y - problem.physics.A((blank + 1) / 2)), size=image_shape[1:], mode="nearest")
 
@@ -170,7 +183,14 @@ class ControlledModel(ConsistencyModel):
 
     def condition(self, problem: Problem, image_shape: tuple[int, ...] | None = None) -> Tensor:
         """The hint of a problem, computed once per solve, for images of ``image_shape``, the model's own by default."""
-        return control_hint(problem, self.image_shape if image_shape is None else image_shape)
+        return control_hint(problem, image_shape or self.image_shape, self.control.config["smooth_hint"])
+
+    def compile_network(self) -> None:
+        """The ControlNet and the backbone's blocks: the backbone is not called as a whole."""
+        unet: Any = self.unet
+        for part in (self.control, *unet.down_blocks, unet.mid_block, *unet.up_blocks):
+            if part is not None:
+                part.compile()
 
     def network(self, x_t: Tensor, condition: Tensor | None, time: Tensor, c_in: Tensor) -> Tensor:
         """The backbone with the ControlNet's word added to its skip connections, its middle and, by a head, its output."""

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import torch
 from deepinv.physics import Inpainting, Physics
 from torch import Generator, Tensor, nn
+from torch.nn.functional import interpolate
 
 from macs.demo import measured
 from macs.errors import ConfigError, unknown
@@ -75,7 +76,7 @@ class Consistency:
 
     def compile(self, network: ConsistencyModel) -> None:
         """Compile the backbone."""
-        network.unet.compile()
+        network.compile_network()
 
     def batch(self, images: Tensor, step: int, config: TrainConfig) -> Batch:
         """Images and, for models that see measurements, their conditions."""
@@ -131,6 +132,14 @@ def pseudo_huber(x: Tensor, target: Tensor, c: float) -> Tensor:
     return (sq_norm(x - target) / x[0].numel() + c**2).sqrt() - c
 
 
+def doubled(x: Tensor) -> Tensor:
+    """Small images at twice their size, for AlexNet, whose first layer steps by four pixels and hardly sees a chequerboard.
+
+    Song et al., "Consistency Models", 2023, enlarge images below 256 pixels to 224 for the same network.
+    """
+    return x if x.shape[-1] >= 128 else interpolate(x, scale_factor=2, mode="bilinear")
+
+
 @dataclass(frozen=True)
 class Control:
     """A ControlNet for one task on a frozen backbone.
@@ -176,15 +185,13 @@ class Control:
         if self.start is not None:
             return copy.deepcopy(self.start).requires_grad_(True)
         hint_channels = self.backbone.image_shape[0] * self.backbone.patch**2
-        control = ControlNet.from_unet(self.backbone.unet, hint_channels, scale_hint=False, head=True)
+        control = ControlNet.from_unet(self.backbone.unet, hint_channels, scale_hint=False, head=True, smooth_hint=True)
         control.hint_conv.weight.data.copy_(control.conv_in.weight)
         return control.requires_grad_(True)
 
     def compile(self, network: Any) -> None:
         """Compile the ControlNet and the backbone's blocks."""
-        unet: Any = self.backbone.unet
-        for part in (network, *unet.down_blocks, unet.mid_block, *unet.up_blocks):
-            part.compile()
+        ControlledModel(self.backbone, network).compile_network()
 
     def batch(self, images: Tensor, step: int, config: TrainConfig) -> Batch:
         """Images, and their measurements as hints."""
@@ -201,7 +208,7 @@ class Control:
         y = clean + SIGMA_Y / 2 * torch.randn(clean.shape, generator=g)
         if isinstance(physics, Inpainting):
             y = y * physics.mask
-        return control_hint(Problem(y, physics, SIGMA_Y), self.backbone.image_shape)
+        return control_hint(Problem(y, physics, SIGMA_Y), self.backbone.image_shape, smooth=True)
 
     def operator(self, x: Tensor, g: Generator, nominal: bool) -> Physics:
         """The task's physics for a batch."""
@@ -218,7 +225,9 @@ class Control:
             return tuned(model, batch, stage, progress)
         x_hat = model(batch.x + per_image(batch.t, batch.x) * batch.z, batch.condition, batch.t)
         loss = pseudo_huber(x_hat, batch.x, stage.huber)
-        return (loss if self.perceptual is None else loss + stage.lpips * self.perceptual(x_hat, batch.x)).mean()
+        if self.perceptual is not None:
+            loss = loss + stage.lpips * self.perceptual(doubled(x_hat), doubled(batch.x))
+        return loss.mean()
 
     def validate(self, network: Any, images: Tensor, loss: str) -> Validation:
         """Restorations for the task."""
