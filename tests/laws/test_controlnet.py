@@ -7,7 +7,7 @@ from diffusers import UNet2DModel
 import macs
 from macs.errors import ConfigError, ModelError
 from macs.models.build import ModelConfig, build
-from macs.models.controlnet import control_hint
+from macs.models.controlnet import control_hint, filled
 from macs.problem import Problem
 from tests.laws.conftest import LINEAR, SHAPE, Squashed, measure
 
@@ -154,9 +154,26 @@ def test_a_smooth_hint_is_the_linear_estimate(x):
     for smooth in (False, True):
         control = macs.ControlNet.from_unet(model.unet, 4, smooth_hint=smooth)
         assert torch.equal(macs.ControlledModel(model, control).condition(problem), control_hint(problem, SHAPE, smooth))
-    hole = LINEAR["inpainting"]()
-    same = Problem(measure(hole, x), hole)
+    blur = LINEAR["deblurring"]()
+    same = Problem(measure(blur, x), blur)
     assert torch.equal(control_hint(same, SHAPE, smooth=True), control_hint(same, SHAPE))
+
+
+def test_a_smooth_hint_goes_over_holes(x):
+    """What is known stays, a ramp is continued to a few per cent, no image depends on another, and odd sizes have no seams."""
+    hole = LINEAR["inpainting"]()
+    y = measure(hole, x)
+    got = control_hint(Problem(y, hole), SHAPE, smooth=True)
+    known = hole.mask.expand_as(got) != 0
+    assert torch.equal(got[known], control_hint(Problem(y, hole), SHAPE)[known])
+    assert torch.equal(control_hint(Problem(y[2:3], hole), SHAPE, smooth=True), got[2:3])
+    ramp = torch.linspace(-1, 1, 63).expand(2, 3, 37, 63)
+    known = torch.ones_like(ramp)
+    known[0, :, 10:26, 20:44] = 0
+    out = filled(known * ramp, known)
+    assert torch.equal(out[1], ramp[1])
+    torch.testing.assert_close(out, ramp, atol=0.05, rtol=0)
+    assert not filled(torch.zeros(1, 1, 5, 5), torch.zeros(1, 1, 5, 5)).any()
 
 
 def test_cosigns_hole():

@@ -16,10 +16,11 @@ import hashlib
 from typing import Any
 
 import torch
+from deepinv.physics import Inpainting
 from diffusers import ConfigMixin, ModelMixin, UNet2DModel
 from diffusers.configuration_utils import register_to_config
 from torch import Tensor, nn
-from torch.nn.functional import interpolate, pixel_shuffle
+from torch.nn.functional import avg_pool2d, interpolate, pixel_shuffle
 
 from macs.errors import ConfigError, ModelError
 from macs.models.consistency import ConsistencyModel
@@ -94,7 +95,7 @@ class ControlNet(ModelMixin, ConfigMixin):
         head: add to the U-Net's output too, by a convolution beside its last one that also begins at zero and reads what the
             last one reads and this network's own first level. The last convolution of a small U-Net may have hardly any gain
             for a colour that is rare in its data, and what is added before it cannot bring that colour back. CoSIGN has none.
-        smooth_hint: enlarge a small measurement by its linear estimate, not by repetition (:func:`control_hint`).
+        smooth_hint: give the hint no edges of its own (:func:`control_hint`); CoSIGN's has those of repetition and of holes.
     """
 
     @register_to_config
@@ -143,9 +144,10 @@ def control_hint(problem: Problem, image_shape: tuple[int, ...], smooth: bool = 
     r"""The measurement as an image in [-1, 1], (B, C, H, W): what CoSIGN's networks see.
 
     For a linear operator it is :math:`r_0 = 2y - A(1)`, which is y in [-1, 1] and grey where nothing was measured; for a
-    nonlinear one y in [-1, 1] itself. Where it is smaller than the image (super-resolution) it is enlarged by repetition, or,
-    ``smooth``, by the linear estimate :math:`(A^\top A + \lambda I)^{-1} A^\top r_0` of :mod:`macs.models.hint`, which has no
-    edges of its own.
+    nonlinear one y in [-1, 1] itself. Where it is smaller than the image (super-resolution) it is enlarged by repetition.
+
+    A ``smooth`` hint has no edges of its own: a small measurement is enlarged by the linear estimate
+    :math:`(A^\top A + \lambda I)^{-1} A^\top r_0` of :mod:`macs.models.hint`, and holes are :func:`filled`.
     """
     if not isinstance(problem.y, Tensor) or problem.y.ndim != 4 or problem.y.shape[1] != image_shape[0]:
         raise ModelError(
@@ -162,7 +164,31 @@ def control_hint(problem: Problem, image_shape: tuple[int, ...], smooth: bool = 
     if smooth and problem.y.shape[2:] != torch.Size(image_shape[1:]):
         return problem.ridge(problem.difference(problem.y.new_zeros(len(problem.y), *image_shape)))
     blank = torch.zeros(1, *image_shape, dtype=problem.y.dtype, device=problem.y.device)
-    return interpolate(2 * (problem.y - problem.physics.A((blank + 1) / 2)), size=image_shape[1:], mode="nearest")
+    r_0 = 2 * (problem.y - problem.physics.A((blank + 1) / 2))
+    if smooth and isinstance(problem.physics, Inpainting):
+        return filled(r_0, (problem.physics.mask != 0).to(r_0).expand_as(r_0))
+    return interpolate(r_0, size=image_shape[1:], mode="nearest")
+
+
+#: How often each scale of :func:`filled` is averaged; holes are a few pixels wide where they are first seen.
+SWEEPS = 10
+
+
+def filled(x: Tensor, known: Tensor) -> Tensor:
+    """Images whose holes, where ``known`` is 0 and not 1, go over smoothly into what is around them.
+
+    Nearly harmonic, from coarse to fine: halve images and masks until nothing is missing; on the way back keep what is known,
+    and average the rest with its neighbours a few times.
+    """
+    if known.all() or max(x.shape[-2:]) == 1:
+        return x
+    share = avg_pool2d(known, 2, ceil_mode=True)
+    mean = avg_pool2d(known * x, 2, ceil_mode=True) / torch.where(share > 0, share, 1)
+    coarse = filled(mean, (share > 0).to(x))
+    out = interpolate(coarse, size=x.shape[-2:], mode="bilinear")
+    for _ in range(SWEEPS):
+        out = avg_pool2d(torch.where(known > 0, x, out), 3, stride=1, padding=1, count_include_pad=False)
+    return torch.where(known > 0, x, out)
 
 
 class ControlledModel(ConsistencyModel):
