@@ -137,6 +137,12 @@ def test_models(run, bundled):
     assert run("models", "verify").stdout == "ok  tiny\n"
 
 
+def test_long_names_are_listed_whole(run, bundled):
+    name = "a-name-of-a-model-that-leaves-little-of-a-line"
+    store.register(name, bundled / "tiny.safetensors", bundled / "tiny.md", {"psnr": 12.3, "on": "many words " * 9})
+    assert name in run("models", "list").stdout
+
+
 def test_a_changed_model_fails_verification(run, bundled):
     path = bundled / "tiny.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + b"\x00\x01")

@@ -15,7 +15,7 @@ app.add_typer(models, name="models")
 def list_models() -> None:
     """List the bundled models: name, size, digest, measured quality."""
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from macs.models.manifest import catalogue
 
@@ -23,7 +23,8 @@ def list_models() -> None:
     if not known:
         typer.echo("no models are bundled with this installation; train one with macs train")
         return
-    table = Table("name", "size", "sha256", "quality", box=None, pad_edge=False)
+    names = Column("name", min_width=max(len(name) for name in known))
+    table = Table(names, "size", "sha256", "quality", box=None, pad_edge=False)
     for name, about in sorted(known.items()):
         table.add_row(name, megabytes(about["bytes"]), about["sha256"][:12], said(about["quality"]))
     Console().print(table)
