@@ -55,7 +55,7 @@ def t_min_of(f: ConsistencyFunction) -> float:
 
 def side_of(f: Any) -> int:
     """The side of the images, or of the tiles, that ``f`` works on, by which MACS-D sets itself; 28 where it does not say."""
-    return int(getattr(f, "side", max(getattr(f, "image_shape", (28,))[-2:])))
+    return int(getattr(f, "side", max((getattr(f, "image_shape", None) or (28,))[-2:])))
 
 
 def larger(side: int) -> float:

@@ -64,6 +64,21 @@ def test_untrained_it_changes_nothing(make, head, x):
         assert torch.equal(awake(t * x, None, t), model(t * x, None, t))
 
 
+def test_what_is_compiled_is_what_is_called(monkeypatch, x):
+    """Every part with weights that a call goes through, but for the few layers at the ends of the backbone."""
+    model, compiled, called = attached(plain(), head=True), [], []
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda self: compiled.append(self))
+    model.compile_network()
+    for part in model.modules():
+        part.register_forward_hook(lambda self, *_: called.append(self))
+    model(x, x, 1.0)
+    assert compiled
+    assert all(part in called for part in compiled)
+    inside = {id(m) for part in compiled for m in part.modules()}
+    left = [m for m in called if id(m) not in inside and any(True for _ in m.parameters(recurse=False))]
+    assert len(left) <= 6, left
+
+
 def test_only_a_head_goes_past_the_last_convolution(x):
     """A backbone whose last convolution is deaf says nothing of any hint; a head of the ControlNet still does."""
     model = plain()
