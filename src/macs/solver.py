@@ -136,13 +136,14 @@ def solve(
             callback(Step(i, t, s, x_t, x_hat, x_s, len(f.past)))
         x_t = x_s
     first = len(f.past)
-    x_0 = sampler.finish(f, problem, x_t, levels[-1], calls)
+    x_hat = sampler.finish(f, problem, x_t, levels[-1], calls)
+    x_0 = sampler.answer(x_hat, tuple(f.past[:first]))
     if trace is not None:
-        for k, (level, x_hat) in enumerate(f.past[first:]):
+        for k, (level, output) in enumerate(f.past[first:]):
             if k > 0:
-                trace.s_eff[-1] = torch.as_tensor(level).flatten().expand(len(x_hat))
-            trace.add(problem, sampler.data, level, x_hat, first + k + 1)
-        untouched = (x_0 == f.past[-1][1]).flatten(1).all(1)
+                trace.s_eff[-1] = torch.as_tensor(level).flatten().expand(len(output))
+            trace.add(problem, sampler.data, level, output, first + k + 1)
+        untouched = (x_hat == f.past[-1][1]).flatten(1).all(1)
         trace.lam[-1] = torch.where(untouched, 0, trace.lam[-1])
         trace.end(problem, x_0)
     if callback is not None:

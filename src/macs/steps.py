@@ -146,6 +146,10 @@ class Sampler:
         """The estimate at the last level (Algorithm 1, line 10). ``calls`` network calls may be spent, usually one."""
         return self.estimate(f, problem, x_t, t)
 
+    def answer(self, x_hat: Tensor, past: Past) -> Tensor:
+        """The image that is returned: the last estimate; ``past`` has the network's outputs before it."""
+        return x_hat
+
 
 @dataclass(frozen=True)
 class Multistep(Sampler):
@@ -343,7 +347,12 @@ class MacsD(Sampler):
         2023). Two calls end at 2.82 for 28 pixels and at 6.59 for 64, nearly in proportion to the side; both were chosen on
         validation images, and larger images are treated as those of 64.
         """
-        return grids.few_steps(max(steps - self.polish, min(steps, 1)), t_max, t_min, last=round(19 - 4 * larger(side)))
+        return self.grid(steps, t_max, t_min, side, last=19)
+
+    def grid(self, steps: int, t_max: float, t_min: float, side: int, last: int) -> Levels:
+        """The grid whose end is the entry ``last`` of Karras' 40 for images of 28 pixels."""
+        calls = max(steps - self.polish, min(steps, 1))
+        return grids.few_steps(calls, t_max, t_min, last=round(last - 4 * larger(side)))
 
     def renoise(self, at: Transition) -> Tensor:
         """The formula above."""
@@ -372,6 +381,39 @@ class MacsD(Sampler):
             raise ConfigError("the polish must know lambda and sigma_y; pass sigma_y, or use MacsD(polish=False)")
         level = self.c * self.data.weight(x_hat, problem) * torch.as_tensor(problem.sigma_y)
         return per_image(level.clamp_min(t_min), x_hat)
+
+
+@dataclass(frozen=True)
+class AveragedMacsD(MacsD):
+    r"""MACS-D for measurements that leave nearly all of the image open, such as a wide blur: its estimates are averaged.
+
+    Two calls make two estimates of one image, whose errors are partly independent. The answer is the last one with a share of
+    the mean of those before it,
+
+    .. math:: x_0 = (1 - w)\, \hat x_1 + w\, \frac{1}{N-1} \sum_{i=2}^N \hat x_i,
+
+    which gains more PSNR than it costs texture; what that wins is spent on texture, by a lower last level. Both were chosen on
+    validation images of Fashion-MNIST, for deblurring. Where a measurement says much of the image, MACS-D is the better
+    choice.
+
+    Args:
+        mean: the share w of the estimates before the last one.
+    """
+
+    mean: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.mean <= 1:
+            raise ConfigError(f"mean must be between 0 and 1; got {self.mean}; with 0 only the last estimate counts")
+
+    def levels(self, steps: int, t_max: float, t_min: float, side: int = 28) -> Levels:
+        """MACS-D's grid with a lower end: two calls end at 1.77 for 28 pixels."""
+        return self.grid(steps, t_max, t_min, side, last=21)
+
+    def answer(self, x_hat: Tensor, past: Past) -> Tensor:
+        """The formula above."""
+        return torch.lerp(x_hat, torch.stack([before for _, before in past]).mean(0), self.mean) if past else x_hat
 
 
 @dataclass(frozen=True)
@@ -439,6 +481,7 @@ class DpmSolver(OdeSampler):
 SAMPLERS: dict[str, type[Sampler]] = {
     "macs": Macs,
     "macs-d": MacsD,
+    "macs-d-averaged": AveragedMacsD,
     "multistep": Multistep,
     "ddim": Ddim,
     "euler": Euler,

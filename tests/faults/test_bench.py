@@ -328,7 +328,7 @@ def test_what_matters_is_run_first():
     """One and two calls of all tasks, then three and four, then the many."""
     tasks = ("super-resolution", "inpainting")
     jobs = a_bench("unused", labels=None, tasks=tasks).jobs()
-    few = ["MACS-D", "Multistep", "DDIM", "MACS", "aDDIM", "Euler", "Euler, as published", "one step"]
+    few = ["MACS-D", "MACS-D, averaged", "Multistep", "DDIM", "MACS", "aDDIM", "Euler", "Euler, as published", "one step"]
     more = [f"{name}, {n} calls" for n in (3, 4) for name in ("MACS-D", "Multistep", "DDIM", "MACS")]
     many = ["DPM-Solver", "Heun, 20 steps", "Heun"]
     assert jobs == [("fashion-mnist", task, label) for tier in (few, more, many) for task in tasks for label in tier]

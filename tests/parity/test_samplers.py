@@ -153,6 +153,15 @@ def test_macs_d_is_the_transcription(case, options, levels, grid):
     close(arrays, ITERATIVE.get(case, 1e-5))
 
 
+@pytest.mark.parametrize("grid", GRIDS)
+@pytest.mark.parametrize("levels", [1, 2, 3])
+@pytest.mark.parametrize("options", [{"mean": 0.1}, {"mean": 0.5, "polish": True}, {"mean": 1.0}], ids=str)
+@pytest.mark.parametrize("case", CASES)
+def test_the_averaged_macs_d_is_the_transcription(case, options, levels, grid):
+    arrays = both(case, macs.AveragedMacsD(**options), partial(paper.macs_d, **options), GRIDS[grid][levels])
+    close(arrays, ITERATIVE.get(case, 1e-5))
+
+
 @pytest.mark.parametrize(("side", "kappa"), [(16, 1.0), (28, 1.0), (42, 0.7548), (64, 0.5), (256, 0.5)])
 @pytest.mark.parametrize("case", CASES)
 def test_macs_d_spares_the_measured_part_by_the_side(case, side, kappa, monkeypatch):

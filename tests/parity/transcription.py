@@ -199,20 +199,23 @@ def unmeasured(v, problem):
     return v - v @ gram @ np.linalg.inv(gram + damping * np.eye(len(gram)))
 
 
-def macs_d(f, problem, levels, unit, fresh, eta=None, null=True, tolerance=4.0, c=2.0, polish=False, kappa=1.0):
+def macs_d(f, problem, levels, unit, fresh, eta=None, null=True, tolerance=4.0, c=2.0, polish=False, kappa=1.0, mean=0.0):
     """MACS-D: after each f the discrepancy step, then fresh noise where nothing is measured.
 
-    After the last f it is made only where chi2 is above the tolerance. The polish is f at c lambda sigma_y.
+    After the last f it is made only where chi2 is above the tolerance. The polish is f at c lambda sigma_y. The averaged
+    variant returns a share of the mean of what f said before.
     """
-    x = levels[0] * unit
+    x, said = levels[0] * unit, []
     for k, (t, s) in enumerate(pairwise(levels), start=1):
+        said.append(clip(f(x, problem.y, t)))
+        estimate = discrepancy(said[-1], problem)
         drawn = fresh(k)
         noise = (1 - kappa) * drawn + kappa * unmeasured(drawn, problem) if null else drawn
         share = (squared(noise) / squared(drawn)) ** 0.3 if eta is None else eta
-        x = discrepancy(clip(f(x, problem.y, t)), problem) + share * np.sqrt(s**2 - T_MIN**2) * noise
+        x = estimate + share * np.sqrt(s**2 - T_MIN**2) * noise
     x_hat = clip(f(x, problem.y, levels[-1]))
-    estimate = discrepancy(x_hat, problem)
-    if not polish:
-        return np.where(problem.chi2(x_hat) > tolerance, estimate, x_hat)
-    left = c * discrepancy_weight(x_hat, problem) * 2 * problem.sigma
-    return clip(f(estimate, problem.y, np.maximum(left, T_MIN)))
+    last = np.where(problem.chi2(x_hat) > tolerance, discrepancy(x_hat, problem), x_hat)
+    if polish:
+        left = c * discrepancy_weight(x_hat, problem) * 2 * problem.sigma
+        last = clip(f(discrepancy(x_hat, problem), problem.y, np.maximum(left, T_MIN)))
+    return (1 - mean) * last + mean * np.mean(said, 0) if said else last

@@ -50,7 +50,7 @@ class Difference:
 
 
 def ours(label: str) -> bool:
-    """Whether a row of the table is MACS-D, at any number of calls."""
+    """Whether a row of the table is MACS-D, at any number of calls or averaged."""
     return label in SAMPLERS and label.split(", ")[0] == OURS
 
 

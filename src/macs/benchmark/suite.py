@@ -9,7 +9,7 @@ from macs.benchmark.networks import Networks
 from macs.errors import unknown
 from macs.levels import T_MAX, T_MIN, Levels
 from macs.solver import Restorer, Solver
-from macs.steps import Addim, Ddim, DpmSolver, Euler, Heun, Macs, MacsD, Multistep, Sampler
+from macs.steps import Addim, AveragedMacsD, Ddim, DpmSolver, Euler, Heun, Macs, MacsD, Multistep, Sampler
 
 
 class Contender(Protocol):
@@ -124,6 +124,7 @@ def table(gamma: dict[str, float]) -> Suite:
     """The rows of the paper's tables and what stands beside them, in the order in which they matter."""
     rows: Suite = {
         "MACS-D": Entry(MacsD(), 2),
+        "MACS-D, averaged": Entry(AveragedMacsD(), 2),
         "Multistep": Entry(Multistep(), 2),
         "DDIM": Entry(Ddim(), 2),
         "MACS": macs_by_task(gamma, 2),

@@ -249,7 +249,7 @@ def report_html(
 #: The rows of the paper's tables: our label, and the paper's method.
 LATEX_ROWS = {
     INPUT: None, "DPM-Solver": "DPM-Solver", "Heun": "Heun", "Euler, as published": "Euler", "Euler": "Euler", "DDIM": None,
-    "aDDIM": None, "Multistep": "Multistep", "MACS": "MACS", "MACS-D": None,
+    "aDDIM": None, "Multistep": "Multistep", "MACS": "MACS", "MACS-D": None, "MACS-D, averaged": None,
 }  # fmt: skip
 
 
