@@ -141,7 +141,8 @@ def table(gamma: dict[str, float]) -> Suite:
     return rows | {"DPM-Solver": Entry(DpmSolver(), 8), "Heun, 20 steps": Entry(Heun(), 20), "Heun": Entry(Heun(), 40)}
 
 
-#: The ablation of MACS-D, all on its own grid: what noise returns and where, the data step, a last level set by the residual.
+#: The ablation of MACS-D: the data step, what noise returns and where, a last level set by the residual, all on its own grid;
+#: then the lower level of its averaged variant, with and without an average.
 GRID = MacsD().levels(2, T_MAX, T_MIN)
 ABLATION: Suite = {
     "MACS-D": Entry(MacsD(), 2),
@@ -153,6 +154,8 @@ ABLATION: Suite = {
     "reused noise": Entry(Ddim(data=MacsD().data), GRID),
     "level set by the residual": Entry(MacsD(polish=True), 2),
     "Multistep, same grid": Entry(Multistep(), GRID),
+    "lower level": Entry(AveragedMacsD(mean=0.0), 2),
+    "lower level, a quarter of the first": Entry(AveragedMacsD(mean=0.25), 2),
 }
 
 #: A sweep: for each label the line it belongs to, and its place on that line.
