@@ -334,10 +334,8 @@ def test_what_matters_is_run_first():
     assert jobs == [("fashion-mnist", task, label) for tier in (few, more, many) for task in tasks for label in tier]
 
 
-TWO = {
-    "MACS-D", "Multistep", "DDIM", "MACS", "aDDIM", "Euler", "Euler, as published", "no noise", "Multistep, same grid",
-    "MACS, gamma 15",
-}  # fmt: skip
+STUDIED = {"no noise", "Multistep, same grid", "MACS, gamma 15"}
+TWO = {"MACS-D", "Multistep", "DDIM", "MACS", "aDDIM", "Euler", "Euler, as published", *STUDIED}
 CALLS = dict.fromkeys(TWO, 2) | {
     "measurement": 0,
     "one step": 1,
@@ -350,12 +348,12 @@ CALLS = dict.fromkeys(TWO, 2) | {
 @pytest.mark.parametrize(
     ("label", "against"),
     [
-        ("MACS-D", {"Multistep", "DDIM", "MACS", "aDDIM", "Euler", "Euler, as published", "measurement", "DDRM", "DPS"}),
-        ("MACS", {"Multistep", "DDIM", "measurement", "DDRM", "DPS"}),
-        ("Multistep", {"DDIM", "measurement", "DDRM", "DPS"}),
+        ("MACS-D", TWO - {"MACS-D", *STUDIED} | {"measurement", "one step", "DDRM", "DPS"}),
+        ("MACS", {"Multistep", "DDIM", "measurement", "one step", "DDRM", "DPS"}),
+        ("Multistep", {"DDIM", "measurement", "one step", "DDRM", "DPS"}),
         ("one step", {"measurement", "DDRM", "DPS"}),
-        ("no noise", {"MACS-D", "Multistep", "DDIM", "measurement", "DDRM", "DPS"}),
-        ("Multistep, same grid", {"MACS-D", "Multistep", "DDIM", "measurement", "DDRM", "DPS"}),
+        ("no noise", {"MACS-D", "Multistep", "DDIM", "measurement", "one step", "DDRM", "DPS"}),
+        ("Multistep, same grid", {"MACS-D", "Multistep", "DDIM", "measurement", "one step", "DDRM", "DPS"}),
         ("Heun", set()),
         ("measurement", set()),
     ],
@@ -370,7 +368,18 @@ def test_who_is_compared_with_whom(label, against):
 def test_every_macs_d_of_the_table_meets_all_of_its_calls():
     calls = {label: entry.steps for label, entry in SAMPLERS.items()}
     for n, own in ((2, "MACS-D"), (3, "MACS-D, 3 calls"), (4, "MACS-D, 4 calls")):
-        assert set(rivals(own, calls)) == {label for label in calls if calls[label] == n} - {own}
+        assert set(rivals(own, calls)) == {label for label in calls if calls[label] in (1, n)} - {own}
+
+
+@pytest.mark.parametrize(
+    ("metric", "lo", "value", "hi", "verdict"),
+    [
+        ("psnr", 0.1, 0.2, 0.3, "ahead"), ("fid", 0.1, 0.2, 0.3, "behind"), ("kid", -0.1, 0.2, 0.3, "open"),
+        ("psnr", -4e-4, -3e-4, -2e-4, "same"), ("psnr", -6e-4, -3e-4, -2e-4, "behind"),
+    ],
+)  # fmt: skip
+def test_what_a_difference_says(metric, lo, value, hi, verdict):
+    assert Difference("m", "inpainting", "MACS-D", "DDIM", metric, value, lo, hi).verdict == verdict
 
 
 def test_pairs_are_compared_image_by_image(finished):
@@ -402,7 +411,7 @@ def test_the_report(finished):
     assert f"<td>MACS-D</td><td>Multistep</td><td>{cell}</td>" in html
     assert r"\begin{tabular}" in (finished.out / "table-II-fashion-mnist.tex").read_text()
     lines = [json.loads(line) for line in (finished.out / "paired.jsonl").read_text().splitlines()]
-    assert {line["verdict"] for line in lines} <= {"ahead", "behind", "open"}
+    assert {line["verdict"] for line in lines} <= {"ahead", "behind", "open", "same"}
     for name in ("plane", "residue", "comparison"):
         assert (finished.out / f"{name}-fashion-mnist.png").stat().st_size > 10_000
 
@@ -428,7 +437,7 @@ def test_studies_do_not_crowd_the_table():
     assert firsts["What each part of MACS-D does"] == list(ABLATION)[1:]
     assert firsts["Sweeps"] == [*GAMMAS, *LEVELS]
     same = made["Differences on the same images"]
-    assert same.heads == ["sampler", "against", "PSNR", "Frechet"]
+    assert same.heads == ["sampler", "against", "PSNR", "FD-FMNIST"]
     assert same.body[0] == ["MACS-D", "DDIM", "-1.000 (-2.000 to -0.500) behind", "-1.000 (-2.000 to -0.500) ahead"]
     assert [line[:2] for line in same.body] == [["MACS-D", "DDIM"], ["MACS", "DDIM"]]
     assert [line[:2] for line in made["The variants' differences from MACS-D on the same images"].body] == [

@@ -166,7 +166,7 @@ def test_the_report(finished):
     assert "*paper:" not in text, "the paper's images are of 256 pixels"
     assert "FID is then far above" in text
     assert "a blur kernel of its own" in text
-    assert "| sampler | against | PSNR | SSIM | Frechet | kernel x 10^3 | LPIPS |" in text
+    assert "| sampler | against | PSNR | SSIM | FID | KID x 10^3 | LPIPS |" in text
     line = next(line for line in text.splitlines() if line.startswith("| MACS-D | measurement |"))
     assert "| |" not in line, "every metric"
     for number, columns in (("I", 3), ("III", 1)):

@@ -128,18 +128,18 @@ def residue(rows: Sequence[Row], path: Path) -> Path:
     """The paper's residue curves: the misfit of the result against the number of calls, for each family of samplers."""
     tasks = tasks_of(rows)
     figure, axes = canvas(len(tasks))
+    handles: dict[str, Any] = {}
     for axis, task in zip(axes[0], tasks, strict=True):
         for i, family in enumerate(FAMILIES):
             points = sorted((r["nfe"], r["residue"]) for r in rows if r["task"] == task and member(r["sampler"], family))
             if points:
                 calls, values = zip(*points, strict=True)
-                axis.plot(
-                    calls, values, marker=MARKERS[i], color=COLOURS[i], label=family, linestyle=STYLES[i], fillstyle="none"
-                )
+                style = {"marker": MARKERS[i], "color": COLOURS[i], "linestyle": STYLES[i], "fillstyle": "none"}
+                (handles[family],) = axis.plot(calls, values, **style)
         axis.set(title=task, xlabel="network calls", xticks=(1, 2, 3, 4))
         axis.grid(alpha=0.3)
     axes[0, 0].set_ylabel(r"$\|y - A\hat x\| / \|y\|$")
-    axes[0, -1].legend(fontsize=8)
+    figure.legend(handles.values(), handles, loc="outside lower center", ncols=len(handles), fontsize=8)
     return finish(figure, path)
 
 

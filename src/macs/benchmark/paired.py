@@ -20,12 +20,14 @@ BASELINES = {
     3: ("Multistep, 3 calls", "DDIM, 3 calls"),
     4: ("Multistep, 4 calls", "DDIM, 4 calls"),
 }
-#: What every sampler of so few calls is compared with: the input, and well-known solvers with more calls.
+#: What every sampler of so few calls is compared with: the input, a single call, and well-known solvers with more calls.
 FEW = 4
-OUTSIDE = (INPUT, "DDRM", "DDRM, published noise", "DPS")
+OUTSIDE = (INPUT, "one step", "DDRM", "DDRM, published noise", "DPS")
 #: The metrics that are compared, and those of which less is better.
 COMPARED = ("psnr", "ssim", "fid", "kid", "lpips")
 LESS = ("fid", "kid", "lpips")
+#: Digits of a difference in reports.
+PRINTED = 3
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,9 @@ class Difference:
 
     @property
     def verdict(self) -> str:
-        """``ahead``, ``behind``, or ``open`` where the interval holds zero."""
+        """``ahead``, ``behind``, ``open`` where the interval holds zero, or ``same`` where no digit that is shown differs."""
+        if max(abs(self.lo), abs(self.hi)) < 0.5 * 10**-PRINTED:
+            return "same"
         if self.lo <= 0 <= self.hi:
             return "open"
         return "ahead" if (self.value < 0) == (self.metric in LESS) else "behind"
@@ -58,7 +62,7 @@ def rivals(label: str, calls: Mapping[str, int]) -> list[str]:
     """What a row is compared with, of the rows that are there, given with their numbers of calls.
 
     MACS-D with every row of the table that makes as many calls; every sampler with Multistep and DDIM of as many, with its
-    input and with well-known solvers; what the ablation changes with what it changes.
+    input, with one step and with well-known solvers; what the ablation changes with what it changes.
     """
     mine = calls[label]
     wanted = set(BASELINES.get(mine, ())) | (set(OUTSIDE) if 0 < mine <= FEW else set())

@@ -12,7 +12,7 @@ from macs import __version__
 from macs.benchmark.features import NAMES
 from macs.benchmark.inception import FEATURES
 from macs.benchmark.networks import NONLINEAR
-from macs.benchmark.paired import OURS, Difference
+from macs.benchmark.paired import OURS, PRINTED, Difference
 from macs.benchmark.paper import NFE, PaperTable
 from macs.benchmark.perceptual import SIDE
 from macs.benchmark.solvers import OTHERS, SAMPLERS, TRAINED
@@ -88,24 +88,23 @@ def tables(rows: Sequence[Row], paper: Sequence[PaperTable], found: Sequence[Dif
         out += [Table(caption, *table(studied, ()))] if studied else []
     out += [Table("All solvers", *solver_table(solvers))] if solvers else []
     mine = [d for d in found if (d.model, d.task) == (rows[0]["model"], rows[0]["task"])]
-    return out + pairs(mine)
+    return out + pairs(mine, quality(rows))
 
 
-def pairs(found: Sequence[Difference]) -> list[Table]:
+def pairs(found: Sequence[Difference], names: dict[str, str]) -> list[Table]:
     """What MACS-D and MACS have on the others, and each variant of the ablation on MACS-D."""
     sampled = [d for d in found if d.sampler in SAMPLERS and d.sampler.startswith("MACS")]
     varied = [d for d in found if d.sampler in ABLATION and d.sampler not in SAMPLERS and d.against == OURS]
     out = {"Differences on the same images": sampled, f"The variants' differences from {OURS} on the same images": varied}
-    return [Table(caption, *pairs_table(some)) for caption, some in out.items() if some]
+    return [Table(caption, *pairs_table(some, names)) for caption, some in out.items() if some]
 
 
-def pairs_table(found: Sequence[Difference]) -> tuple[list[str], list[list[str]]]:
+def pairs_table(found: Sequence[Difference], names: dict[str, str]) -> tuple[list[str], list[list[str]]]:
     """A line for each pair: in each metric the difference, its 95 % interval and what that says."""
-    names = {"psnr": "PSNR", "ssim": "SSIM", "fid": "Frechet", "kid": "kernel x 10^3", "lpips": "LPIPS"}
     metrics = [metric for metric in names if any(d.metric == metric for d in found)]
     lines: dict[tuple[str, str], dict[str, str]] = {}
     for d in found:
-        said = f"{d.value:+.3f} ({d.lo:+.3f} to {d.hi:+.3f}) {d.verdict}"
+        said = f"{d.value:+.{PRINTED}f} ({d.lo:+.{PRINTED}f} to {d.hi:+.{PRINTED}f}) {d.verdict}"
         lines.setdefault((d.sampler, d.against), {})[d.metric] = said
     body = [[*pair, *(cell.get(metric, "") for metric in metrics)] for pair, cell in lines.items()]
     return ["sampler", "against", *(names[metric] for metric in metrics)], body
@@ -134,13 +133,18 @@ def grouped(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
 NOTES: tuple[tuple[Callable[[Sequence[Row]], bool], str], ...] = (
     (
         lambda rows: True,
-        "A Frechet distance falls as the number of images grows: compare it at equal numbers only.",
+        "chi2 is |y - A x|^2/(m sigma_y^2), 1 for the noise itself. A difference is ahead or behind where its 95 % interval "
+        "excludes zero, open where it holds zero, and the same where none of the digits shown differs. Intervals are over "
+        "images alone, on networks trained once and one seed, and not corrected for the number of comparisons. Samplers run on "
+        "their own grids, as the column says; MACS-D's last level was chosen on validation images, those of the others are "
+        "published ones. A Frechet distance falls as the number of images grows, by more for some rows than for others: "
+        "compare it at equal numbers only, and read its intervals as those of the distance at this number.",
     ),
     (
         lambda rows: rows[0]["features"] == "inception" and rows[0]["images"] <= FEATURES,
         f"Fewer images than the {FEATURES} features of Inception leave most of their covariance unseen: FID is then far above "
-        "what many images would give, and says only which of two rows is nearer; KID hardly depends on it, but its intervals "
-        "are wide.",
+        "what many images would give, and differences between rows are larger too; KID suffers less, but its intervals are "
+        "wide.",
     ),
     (
         lambda rows: rows[0]["features"] == "inception",
