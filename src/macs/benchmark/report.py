@@ -19,7 +19,7 @@ from macs.training.checkpoint import write_atomically
 
 Row = dict[str, Any]
 #: The columns of the visual comparison, where they were run.
-SHOWN = ("DPM-Solver", "Heun", "Euler", "DDIM", "Multistep", "MACS", "MACS-D", "MACS-D, 3 calls")
+SHOWN = ("DPM-Solver", "Heun", "Euler", "DDIM", "Multistep", "MACS", "MACS-D", "MACS-D, averaged", "MACS-D, 3 calls")
 
 
 def write_report(bench: Bench) -> Path:
