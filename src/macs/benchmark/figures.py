@@ -127,6 +127,7 @@ FAMILIES = ("Multistep", "DDIM", "MACS", "MACS-D")
 def residue(rows: Sequence[Row], path: Path) -> Path:
     """The paper's residue curves: the misfit of the result against the number of calls, for each family of samplers."""
     tasks = tasks_of(rows)
+    ticks = sorted({row["nfe"] for row in rows if any(member(row["sampler"], family) for family in FAMILIES)})
     figure, axes = canvas(len(tasks))
     handles: dict[str, Any] = {}
     for axis, task in zip(axes[0], tasks, strict=True):
@@ -136,7 +137,7 @@ def residue(rows: Sequence[Row], path: Path) -> Path:
                 calls, values = zip(*points, strict=True)
                 style = {"marker": MARKERS[i], "color": COLOURS[i], "linestyle": STYLES[i], "fillstyle": "none"}
                 (handles[family],) = axis.plot(calls, values, **style)
-        axis.set(title=task, xlabel="network calls", xticks=(1, 2, 3, 4))
+        axis.set(title=task, xlabel="network calls", xticks=ticks, xlim=(ticks[0] - 0.3, ticks[-1] + 0.3))
         axis.grid(alpha=0.3)
     axes[0, 0].set_ylabel(r"$\|y - A\hat x\| / \|y\|$")
     figure.legend(handles.values(), handles, loc="outside lower center", ncols=len(handles), fontsize=8)
