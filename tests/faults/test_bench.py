@@ -18,6 +18,7 @@ from macs.benchmark.dataset import DATASETS
 from macs.benchmark.features import Extractor, to_bytes
 from macs.benchmark.figures import FAMILIES, member, shape
 from macs.benchmark.folder import chunks, read_rows, slug
+from macs.benchmark.join import join
 from macs.benchmark.networks import Names, Networks, loaded
 from macs.benchmark.paired import BASELINES, OUTSIDE, Difference, differences, rivals
 from macs.benchmark.paper import NFE, TABLE_I, TABLE_II, TABLE_III
@@ -329,7 +330,7 @@ def test_what_matters_is_run_first():
     tasks = ("super-resolution", "inpainting")
     jobs = a_bench("unused", labels=None, tasks=tasks).jobs()
     few = ["MACS-D", "MACS-D, averaged", "Multistep", "DDIM", "MACS", "aDDIM", "Euler", "Euler, as published", "one step"]
-    more = [f"{name}, {n} calls" for n in (3, 4) for name in ("MACS-D", "Multistep", "DDIM", "MACS")]
+    more = [f"{name}, {n} calls" for n in (3, 4) for name in ("MACS-D", "MACS-D, averaged", "Multistep", "DDIM", "MACS")]
     many = ["DPM-Solver", "Heun, 20 steps", "Heun"]
     assert jobs == [("fashion-mnist", task, label) for tier in (few, more, many) for task in tasks for label in tier]
 
@@ -455,12 +456,74 @@ def test_every_residue_curve_has_one_point_for_each_number_of_calls():
         assert sorted(entry.steps for label, entry in SAMPLERS.items() if member(label, family)) == [1, 2, 3, 4]
 
 
-def test_differences_outlive_the_cache(finished):
+def test_differences_and_pictures_outlive_the_cache(finished):
     write_report(finished)
-    before = (finished.out / "paired.jsonl").read_bytes()
+    kept = [finished.out / name for name in ("paired.jsonl", "report.md", "comparison-fashion-mnist.png")]
+    before = [path.read_bytes() for path in kept]
     shutil.rmtree(finished.cache)
     write_report(finished)
-    assert (finished.out / "paired.jsonl").read_bytes() == before
+    assert [path.read_bytes() for path in kept] == before
+    kept[-1].unlink()
+    write_report(finished)
+    assert not kept[-1].exists(), "nothing is drawn of images that are gone"
+
+
+def test_folders_join_to_what_one_run_makes(finished, tmp_path):
+    """Two runs with half of the rows each, joined, are the run of all rows: its rows, differences and pictures."""
+    write_report(finished)
+    for name, labels in {"one": ("MACS-D", "DDIM"), "two": ("Multistep", "DDIM")}.items():
+        run(a_bench(tmp_path / name, labels=labels), lambda row: None)
+    bench = a_bench(tmp_path / "one")
+    assert join(bench, tmp_path / "two") == 1, "DDIM is there already"
+    assert join(bench, tmp_path / "two") == 0
+    write_report(bench)
+    by_label = {row["sampler"]: row for row in without_times(read_rows(bench.rows_path))}
+    assert by_label == {row["sampler"]: row for row in without_times(read_rows(finished.rows_path))}
+    lines = [{json.dumps(line) for line in read_rows(folder.paired_path)} for folder in (bench, finished)]
+    assert lines[0] == lines[1]
+    for name in ("bench.json", "comparison-fashion-mnist.png"):
+        assert (bench.out / name).read_bytes() == (finished.out / name).read_bytes()
+
+
+def test_differences_are_joined_without_the_images(finished, tmp_path):
+    write_report(finished)
+    shutil.rmtree(finished.cache)
+    bench = a_bench(tmp_path / "new")
+    assert join(bench, finished.out) == 3
+    write_report(bench)
+    assert bench.paired_path.read_bytes() == finished.paired_path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [({"seed": 1}, "holds rows of seed 0, not 1"), ({"compiled": True}, "holds rows of compiled False, not True")],
+    ids=str,
+)
+def test_a_folder_of_something_else_is_not_joined(finished, tmp_path, changed, reason):
+    bench = a_bench(tmp_path / "new", **changed)
+    with pytest.raises(ConfigError, match=reason):
+        join(bench, finished.out)
+    assert not bench.rows_path.exists()
+    assert not (bench.out / "bench.json").exists()
+
+
+def test_rows_of_other_networks_are_not_joined(finished, tmp_path):
+    shutil.copytree(finished.out, tmp_path / "other")
+    record = json.loads((tmp_path / "other" / "bench.json").read_text())
+    record["networks"]["fashion-mnist"] = "0" * 64
+    (tmp_path / "other" / "bench.json").write_text(json.dumps(record))
+    before = finished.rows_path.read_bytes()
+    with pytest.raises(ConfigError, match="rows of another file for the network fashion-mnist"):
+        join(finished, tmp_path / "other")
+    assert finished.rows_path.read_bytes() == before
+
+
+def test_an_empty_folder_is_not_joined(finished, tmp_path):
+    options = ["--features", "classifier", "--images", "40", "--out", str(finished.out), "--join", str(tmp_path / "none")]
+    result = CliRunner().invoke(app, ["bench", "fashion-mnist", *options])
+    assert result.exit_code == 2
+    assert "none holds no finished row to take over" in " ".join(result.output.split())
+    assert "Traceback" not in result.output
 
 
 @pytest.fixture

@@ -92,6 +92,11 @@ class Bench:
         """The finished rows."""
         return self.out / "rows.jsonl"
 
+    @property
+    def paired_path(self) -> Path:
+        """The differences between rows."""
+        return self.out / "paired.jsonl"
+
     @cached_property
     def pixels(self) -> Tensor:
         """The true images as uint8, (N, C, H, W)."""

@@ -53,8 +53,8 @@ MANY = "#000000"
 
 
 def shape(label: str) -> str:
-    """The marker of a row of the table."""
-    return SHAPES.get(label) or SHAPES[label.split(", ")[0]]
+    """The marker of a row of the table; that of two calls for more of them."""
+    return SHAPES.get(label) or SHAPES[label.rpartition(", ")[0]]
 
 
 def plane(rows: Sequence[Row], path: Path) -> Path:

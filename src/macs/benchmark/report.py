@@ -1,13 +1,12 @@
 """Everything that is written about finished rows: paired differences, tables, figures, the page."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from macs.benchmark import figures
 from macs.benchmark.bench import Bench, Job
-from macs.benchmark.folder import REPORTED, check_folder, chunks, read_rows, slug
+from macs.benchmark.folder import REPORTED, check_folder, chunks, read_rows, slug, write_rows
 from macs.benchmark.paired import Difference, as_lines, differences
 from macs.benchmark.sealed import read_npz
 from macs.benchmark.solvers import OTHERS, SAMPLERS, TRAINED
@@ -18,8 +17,9 @@ from macs.errors import ConfigError
 from macs.training.checkpoint import write_atomically
 
 Row = dict[str, Any]
-#: The columns of the visual comparison, where they were run.
+#: The columns of the visual comparison, where they were run, and how many images of each task it shows.
 SHOWN = ("DPM-Solver", "Heun", "Euler", "DDIM", "Multistep", "MACS", "MACS-D", "MACS-D, averaged", "MACS-D, 3 calls")
+EACH = 2
 
 
 def write_report(bench: Bench) -> Path:
@@ -67,14 +67,13 @@ def models_of(rows: list[Row]) -> list[str]:
 
 def paired(bench: Bench, rows: list[Row]) -> list[Difference]:
     """The differences, from the images' contributions; those of rows whose contributions are gone are kept as they were."""
-    path = bench.out / "paired.jsonl"
     fresh = {(d.model, d.task, d.sampler, d.against, d.metric): d for d in differences(bench, rows)}
     old = {}
-    for line in read_rows(path):
+    for line in read_rows(bench.paired_path):
         d = Difference(**{k: v for k, v in line.items() if k != "verdict"})
         old[d.model, d.task, d.sampler, d.against, d.metric] = d
     found = list((old | fresh).values())
-    write_atomically(path, b"".join(json.dumps(line).encode() + b"\n" for line in as_lines(found)))
+    write_rows(bench.paired_path, as_lines(found))
     return found
 
 
@@ -96,10 +95,23 @@ def draw(bench: Bench, rows: list[Row]) -> list[Path]:
         for task in dict.fromkeys(row["task"] for row in mine if row["sampler"] in OTHERS):
             solvers = [row for row in mine if row["task"] == task and row["sampler"] in TRAINED]
             out.append(figures.pareto(solvers, TRAINED, bench.out / f"solvers-{task}-{name}.png"))
-        columns = shown(bench, mine, model)
-        if len(columns) > 2:
-            out.append(figures.comparison(columns, bench.out / f"comparison-{name}.png"))
+        out += compared(bench, mine, model, bench.out / f"comparison-{name}.png")
     return out
+
+
+def compared(bench: Bench, rows: list[Row], model: str, path: Path) -> list[Path]:
+    """The visual comparison; where images of it have left the cache, the one that is there is kept."""
+    settings = {(row["task"], row["sampler"]): row["settings"] for row in rows}
+    tasks = list(dict.fromkeys(row["task"] for row in rows))
+    labels = [label for label in SHOWN if all((task, label) in settings for task in tasks)]
+    columns = {}
+    for label in labels:
+        parts = {task: first_images(bench, (model, task, label), settings[task, label]) for task in tasks}
+        if all(part is not None for part in parts.values()):
+            columns[label] = parts
+    if len(columns) < len(labels) and path.exists():
+        return [path]
+    return [figures.comparison(given(bench, tasks) | columns, path)] if columns else []
 
 
 def sweeps(bench: Bench) -> dict[str, tuple[str, Callable[[Row], Any]]]:
@@ -111,29 +123,21 @@ def sweeps(bench: Bench) -> dict[str, tuple[str, Callable[[Row], Any]]]:
     return {"gamma": ("gamma", gamma), "level": ("second level s", lambda row: LEVEL_OF.get(row["sampler"]))}
 
 
-def shown(bench: Bench, rows: list[Row], model: str, each: int = 2) -> dict[str, dict[str, Any]]:
-    """The first images of every column that was restored here."""
-    tasks = list(dict.fromkeys(row["task"] for row in rows))
-    columns: dict[str, dict[str, Any]] = {"truth": dict.fromkeys(tasks, bench.truth[:each])}
+def given(bench: Bench, tasks: list[str]) -> dict[str, dict[str, Any]]:
+    """The first columns of every comparison: the first true images, and their measurements."""
     side = bench.pixels.shape[-1]
-    columns["measurement"] = {task: enlarged(bench.measured(task).part(0, each)[0], side) for task in tasks}
-    settings = {(row["task"], row["sampler"]): row["settings"] for row in rows}
-    for label in SHOWN:
-        if all((task, label) in settings for task in tasks):
-            parts = {task: first_images(bench, (model, task, label), settings[task, label], each) for task in tasks}
-            if all(part is not None for part in parts.values()):
-                columns[label] = parts
-    return columns
+    measured = {task: enlarged(bench.measured(task).part(0, EACH)[0], side) for task in tasks}
+    return {"truth": dict.fromkeys(tasks, bench.truth[:EACH]), "measurement": measured}
 
 
-def first_images(bench: Bench, job: Job, settings: str, each: int) -> Any:
+def first_images(bench: Bench, job: Job, settings: str) -> Any:
     """The first restored images of a row, or None where they are no longer in the cache."""
     found: list[Any] = []
     for path in chunks(bench, job, settings).values():
-        if len(found) >= each:
+        if len(found) >= EACH:
             break
         part = read_npz(path)
         if part is None:
             return None
         found += list(part["x"])
-    return found[:each]
+    return found[:EACH]

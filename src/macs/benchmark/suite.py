@@ -135,8 +135,9 @@ def table(gamma: dict[str, float]) -> Suite:
     }
     for n in (3, 4):
         rows |= {
-            f"MACS-D, {n} calls": Entry(MacsD(), n), f"Multistep, {n} calls": Entry(Multistep(), n),
-            f"DDIM, {n} calls": Entry(Ddim(), n), f"MACS, {n} calls": macs_by_task(gamma, n),
+            f"MACS-D, {n} calls": Entry(MacsD(), n), f"MACS-D, averaged, {n} calls": Entry(AveragedMacsD(), n),
+            f"Multistep, {n} calls": Entry(Multistep(), n), f"DDIM, {n} calls": Entry(Ddim(), n),
+            f"MACS, {n} calls": macs_by_task(gamma, n),
         }  # fmt: skip
     return rows | {"DPM-Solver": Entry(DpmSolver(), 8), "Heun, 20 steps": Entry(Heun(), 20), "Heun": Entry(Heun(), 40)}
 

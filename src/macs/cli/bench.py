@@ -67,6 +67,10 @@ def bench(
         bool, typer.Option("--compile", help="Compile the models' backbones: a minute to start, then faster.")
     ] = False,
     report: Annotated[bool, typer.Option("--report", help="Only write tables and figures of what is there.")] = False,
+    joined: Annotated[
+        Path | None,
+        typer.Option("--join", help="Only take over the rows that a run with these options has in this folder."),
+    ] = None,
     timed: Annotated[
         bool, typer.Option("--time", help="Only time the rows that are there again, in turns, so that times compare.")
     ] = False,
@@ -78,6 +82,7 @@ def bench(
     from macs.benchmark.bench import Bench
     from macs.benchmark.clock import time_rows
     from macs.benchmark.dataset import DATASETS
+    from macs.benchmark.join import join
     from macs.benchmark.networks import Names
     from macs.benchmark.report import write_report
     from macs.benchmark.solvers import DEFT, available
@@ -100,7 +105,9 @@ def bench(
         out, tuple(listed(model) or (about.model,)), tuple(asked), entries, images, seed, features, text(inception),
         text(lpips), dataset, data, parsed_rows(rows), names, cosign_compat, compiled,
     )  # fmt: skip
-    if timed:
+    if joined is not None:
+        typer.echo(f"took over {join(job, joined)} rows of {joined}")
+    elif timed:
         time_rows(
             job, lambda row: typer.echo(f"{row['task']}  {row['sampler']}  {1000 * row['seconds_per_image']:.1f} ms/image")
         )
