@@ -387,25 +387,29 @@ class MacsD(Sampler):
 class AveragedMacsD(MacsD):
     r"""MACS-D for measurements that leave nearly all of the image open, such as a wide blur: its estimates are averaged.
 
-    Two calls make two estimates of one image, whose errors are partly independent. The answer is the last one with a share of
-    the mean of those before it,
+    Two calls make two estimates of one image, whose errors are partly independent. Their mean has less error and less texture.
+    So the answer takes coarse structure from all estimates, and fine texture from the last one alone,
 
-    .. math:: x_0 = (1 - w)\, \hat x_1 + w\, \frac{1}{N-1} \sum_{i=2}^N \hat x_i,
+    .. math:: x_0 = \hat x_1 + w\, G \Big(\frac{1}{N-1} \sum_{i=2}^N \hat x_i - \hat x_1\Big),
 
-    which gains more PSNR than it costs texture; what that wins is spent on texture, by a lower last level. Both were chosen on
-    validation images of Fashion-MNIST, for deblurring. Where a measurement says much of the image, MACS-D is the better
-    choice.
+    where G is a Gaussian filter. What that gains in PSNR pays for a lower last level, at which texture is better. Level, share
+    and filter were chosen on validation images of Fashion-MNIST, for deblurring. Where a measurement says much of the image,
+    MACS-D is the better choice.
 
     Args:
         mean: the share w of the estimates before the last one.
+        smooth: the standard deviation of G in pixels; with 0 texture is averaged as well.
     """
 
-    mean: float = 0.1
+    mean: float = 0.5
+    smooth: float = 0.7
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.mean <= 1:
             raise ConfigError(f"mean must be between 0 and 1; got {self.mean}; with 0 only the last estimate counts")
+        if not (math.isfinite(self.smooth) and self.smooth >= 0):
+            raise ConfigError(f"smooth must be a number of pixels of at least 0; got {self.smooth}; 0 averages texture as well")
 
     def levels(self, steps: int, t_max: float, t_min: float, side: int = 28) -> Levels:
         """MACS-D's grid with a lower end: two calls end at 1.77 for 28 pixels."""
@@ -413,7 +417,19 @@ class AveragedMacsD(MacsD):
 
     def answer(self, x_hat: Tensor, past: Past) -> Tensor:
         """The formula above."""
-        return torch.lerp(x_hat, torch.stack([before for _, before in past]).mean(0), self.mean) if past else x_hat
+        if not past:
+            return x_hat
+        away = torch.stack([before for _, before in past]).mean(0) - x_hat
+        return x_hat + self.mean * (smoothed(away, self.smooth) if self.smooth else away)
+
+
+def smoothed(x: Tensor, std: float) -> Tensor:
+    """A Gaussian filter of ``std`` pixels along both sides; at the border the pixels inside have all of the weight."""
+    columns, rows = (
+        torch.softmax(-(place - place[:, None]).square() / (2 * std**2), 1)
+        for place in (torch.arange(n, dtype=x.dtype, device=x.device) for n in x.shape[-2:])
+    )
+    return columns @ x @ rows.mT
 
 
 @dataclass(frozen=True)

@@ -271,6 +271,8 @@ def test_addim_takes_its_variance_as_number_or_function(x, net):
         (lambda: macs.MacsD(eta=1.5), "eta must be between 0 and 1"),
         (lambda: macs.AveragedMacsD(mean=-0.1), "mean must be between 0 and 1; got -0.1; with 0 only the last estimate counts"),
         (lambda: macs.AveragedMacsD(mean=float("nan")), "mean must be between 0 and 1"),
+        (lambda: macs.AveragedMacsD(smooth=-1.0), "smooth must be a number of pixels of at least 0; got -1.0"),
+        (lambda: macs.AveragedMacsD(smooth=float("inf")), "smooth must be a number of pixels of at least 0"),
         (lambda: macs.MacsD(tolerance=-1.0), "tolerance must be a chi2 of at least 0"),
         (lambda: macs.MacsD(tolerance=float("nan")), "tolerance must be a chi2 of at least 0"),
     ],

@@ -155,10 +155,13 @@ def test_macs_d_is_the_transcription(case, options, levels, grid):
 
 @pytest.mark.parametrize("grid", GRIDS)
 @pytest.mark.parametrize("levels", [1, 2, 3])
-@pytest.mark.parametrize("options", [{"mean": 0.1}, {"mean": 0.5, "polish": True}, {"mean": 1.0}], ids=str)
+@pytest.mark.parametrize("smooth", [0.0, 0.7, 3.0])
+@pytest.mark.parametrize("options", [{"mean": 0.5}, {"mean": 0.5, "polish": True}, {"mean": 1.0}], ids=str)
 @pytest.mark.parametrize("case", CASES)
-def test_the_averaged_macs_d_is_the_transcription(case, options, levels, grid):
-    arrays = both(case, macs.AveragedMacsD(**options), partial(paper.macs_d, **options), GRIDS[grid][levels])
+def test_the_averaged_macs_d_is_the_transcription(case, options, smooth, levels, grid):
+    coarse = paper.gaussian_matrix(SHAPE, smooth) if smooth else None
+    solve = partial(paper.macs_d, **options, coarse=coarse)
+    arrays = both(case, macs.AveragedMacsD(**options, smooth=smooth), solve, GRIDS[grid][levels])
     close(arrays, ITERATIVE.get(case, 1e-5))
 
 

@@ -199,11 +199,20 @@ def unmeasured(v, problem):
     return v - v @ gram @ np.linalg.inv(gram + damping * np.eye(len(gram)))
 
 
-def macs_d(f, problem, levels, unit, fresh, eta=None, null=True, tolerance=4.0, c=2.0, polish=False, kappa=1.0, mean=0.0):
+def gaussian_matrix(shape, std):
+    """The matrix on images of (C, H, W) as rows: each pixel is the mean of its channel by the Gaussian of the distances."""
+    c, i, j = (index.ravel() for index in np.indices(shape))
+    weight = np.exp(-((i[:, None] - i) ** 2 + (j[:, None] - j) ** 2) / (2 * std**2)) * (c[:, None] == c)
+    return weight / weight.sum(1, keepdims=True)
+
+
+def macs_d(
+    f, problem, levels, unit, fresh, eta=None, null=True, tolerance=4.0, c=2.0, polish=False, kappa=1.0, mean=0.0, coarse=None
+):
     """MACS-D: after each f the discrepancy step, then fresh noise where nothing is measured.
 
     After the last f it is made only where chi2 is above the tolerance. The polish is f at c lambda sigma_y. The averaged
-    variant returns a share of the mean of what f said before.
+    variant adds a share of what lies between the last and the mean of what f said before, filtered by the matrix ``coarse``.
     """
     x, said = levels[0] * unit, []
     for k, (t, s) in enumerate(pairwise(levels), start=1):
@@ -218,4 +227,7 @@ def macs_d(f, problem, levels, unit, fresh, eta=None, null=True, tolerance=4.0, 
     if polish:
         left = c * discrepancy_weight(x_hat, problem) * 2 * problem.sigma
         last = clip(f(discrepancy(x_hat, problem), problem.y, np.maximum(left, T_MIN)))
-    return (1 - mean) * last + mean * np.mean(said, 0) if said else last
+    if not said:
+        return last
+    between = np.mean(said, 0) - last
+    return last + mean * (between if coarse is None else between @ coarse.T)

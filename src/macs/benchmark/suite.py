@@ -143,8 +143,8 @@ def table(gamma: dict[str, float]) -> Suite:
 
 
 #: The ablation of MACS-D: the data step, what noise returns and where, a last level set by the residual, all on its own grid;
-#: then the lower level of its averaged variant, with and without an average.
-GRID = MacsD().levels(2, T_MAX, T_MIN)
+#: then the lower level of its averaged variant, without an average and with one that texture takes part in.
+GRID, LOWER = (sampler.levels(2, T_MAX, T_MIN) for sampler in (MacsD(), AveragedMacsD()))
 ABLATION: Suite = {
     "MACS-D": Entry(MacsD(), 2),
     "without the data step": Entry(MacsD(data=None), GRID),
@@ -155,8 +155,9 @@ ABLATION: Suite = {
     "reused noise": Entry(Ddim(data=MacsD().data), GRID),
     "level set by the residual": Entry(MacsD(polish=True), 2),
     "Multistep, same grid": Entry(Multistep(), GRID),
-    "lower level": Entry(AveragedMacsD(mean=0.0), 2),
-    "lower level, a quarter of the first": Entry(AveragedMacsD(mean=0.25), 2),
+    "lower level": Entry(MacsD(), LOWER),
+    "lower level, a tenth of the first": Entry(AveragedMacsD(mean=0.1, smooth=0.0), 2),
+    "lower level, a quarter of the first": Entry(AveragedMacsD(mean=0.25, smooth=0.0), 2),
 }
 
 #: A sweep: for each label the line it belongs to, and its place on that line.
