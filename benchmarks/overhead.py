@@ -13,7 +13,7 @@ import torch
 import macs
 from macs.errors import MacsWarning
 from macs.models.build import ModelConfig, build
-from macs.steps import SAMPLERS
+from macs.samplers import SAMPLERS
 
 ROUNDS = 7
 STEPS = 2

@@ -15,8 +15,8 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Macs": "steps", "MacsD": "steps", "AveragedMacsD": "steps", "Multistep": "steps", "Ddim": "steps", "Euler": "steps",
-    "Addim": "steps", "Heun": "steps", "DpmSolver": "steps", "Sampler": "steps", "SAMPLERS": "steps",
+    "Macs": "steps", "MacsD": "macs_d", "AveragedMacsD": "macs_d", "Multistep": "steps", "Ddim": "steps", "Euler": "steps",
+    "Addim": "steps", "Heun": "steps", "DpmSolver": "steps", "Sampler": "steps", "SAMPLERS": "samplers",
     "Discrepancy": "fidelity", "BackProjection": "fidelity", "Prox": "fidelity", "discrepancy": "fidelity",
     "Cm4ir": "zeroshot", "PnpCm": "zeroshot", "Mixed": "zeroshot", "PseudoInverse": "zeroshot", "Prior": "models.prior",
     "Dps": "diffusion", "Lgd": "diffusion", "Ddrm": "diffusion", "DiffPir": "diffusion", "Deft": "diffusion",

@@ -16,11 +16,12 @@ from torch import Tensor
 
 from macs.data import examples
 from macs.errors import MacsWarning
+from macs.macs_d import MacsD
 from macs.metrics import psnr, ssim
 from macs.models.store import load
 from macs.noise import Noise
 from macs.solver import Solver
-from macs.steps import Addim, Ddim, DpmSolver, Euler, Heun, Macs, MacsD, Multistep, Sampler
+from macs.steps import Addim, Ddim, DpmSolver, Euler, Heun, Macs, Multistep, Sampler
 from macs.tasks import TASKS, NoisyHole, task
 from macs.training.checkpoint import write_atomically
 

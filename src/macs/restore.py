@@ -16,13 +16,15 @@ from macs.doctor import DOUBT, Finding, examine
 from macs.errors import ConfigError, MacsWarning, unknown
 from macs.files import Outcome, each_file
 from macs.images import decode, encode, read_bytes
+from macs.macs_d import MacsD
 from macs.models.consistency import ConsistencyModel
 from macs.models.manifest import catalogue
 from macs.models.store import load, model_digest
 from macs.models.tiled import Tiled
 from macs.noise import content_ids
+from macs.samplers import SAMPLERS
 from macs.solver import Solver, Trace
-from macs.steps import SAMPLERS, MacsD, Sampler
+from macs.steps import Sampler
 
 #: The standard deviation, on images in [0, 1], that is white in a picture of it.
 STD_WHITE = 0.25

@@ -15,9 +15,10 @@ from torch import Tensor
 from macs import levels as grids
 from macs.errors import ConfigError, MacsWarning, MeasurementError, ModelError
 from macs.levels import T_MAX, T_MIN, Levels
+from macs.macs_d import MacsD
 from macs.noise import ImageId, Noise, content_ids
 from macs.problem import Measurement, Problem, parts, sq_norm, to_image
-from macs.steps import DataStep, MacsD, Sampler, side_of
+from macs.steps import DataStep, Sampler, side_of
 
 
 class Counted:

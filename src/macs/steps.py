@@ -1,4 +1,4 @@
-r"""One transition :math:`x_t \to x_s` for each sampler of the paper, and for ours.
+r"""One transition :math:`x_t \to x_s` for each sampler of the paper; ours are in :mod:`macs.macs_d`.
 
 A sampler is a frozen dataclass; calling it is one step, a pure function:
 
@@ -30,14 +30,12 @@ from torch import Tensor
 
 from macs import levels as grids
 from macs.errors import ConfigError, MacsWarning, unknown
-from macs.fidelity import DataStep, Discrepancy
+from macs.fidelity import DataStep
 from macs.levels import T_MIN, Levels
 from macs.noise import Noise
 from macs.problem import Problem, per_image, sq_norm
 
 Past = Sequence[tuple[float | Tensor, Tensor]]
-#: How the noise that MACS-D returns falls with the share of the image that was not measured.
-SHARE_EXPONENT = 0.3
 
 
 class ConsistencyFunction(Protocol):
@@ -56,11 +54,6 @@ def t_min_of(f: ConsistencyFunction) -> float:
 def side_of(f: Any) -> int:
     """The side of the images, or of the tiles, that ``f`` works on, by which MACS-D sets itself; 28 where it does not say."""
     return int(getattr(f, "side", max((getattr(f, "image_shape", None) or (28,))[-2:])))
-
-
-def larger(side: int) -> float:
-    """How much larger than 28 pixels a side is, 0 to 1: 1 at 64 pixels and beyond, by the logarithm between."""
-    return min(max(math.log(side / 28) / math.log(64 / 28), 0.0), 1.0)
 
 
 @dataclass(frozen=True)
@@ -290,149 +283,6 @@ def check_gamma(gamma: float) -> float:
 
 
 @dataclass(frozen=True)
-class MacsD(Sampler):
-    r"""MACS by the discrepancy principle: the measurement moves the estimate, and noise returns only where it is silent.
-
-    After each ``f`` the discrepancy step (:class:`macs.fidelity.Discrepancy`), after the last one only where it is needed;
-    then fresh noise, in the part that the measurement says nothing about (:meth:`macs.problem.Problem.unmeasured`),
-
-    .. math:: x_s = \hat x + \eta \sqrt{s^2 - t_{\min}^2}\; (I - \kappa H)\, z, \qquad H = (A^\top A + \lambda I)^{-1} A^\top A.
-
-    What was measured is known and need not be drawn again: its noise would only be a source of error. The network is told
-    ``s`` and gets less noise than that, so it cleans what is measured and invents what is not. For images of 28 pixels
-    :math:`\kappa` is 1. The larger the image, the more plainly does a network miss the noise that is not there, and its colours
-    drift: at 64 pixels and beyond :math:`\kappa` is 1/2. The smaller the unmeasured part, the more the rest of the image tells
-    of it, and the less noise it needs:
-
-    .. math:: \eta = (\|(I - \kappa H) z\|^2 / \|z\|^2)^{0.3}
-
-    is 1 where nothing is known and, with a kappa of 1, 0.66 for a hole of a quarter of the image; the exponent and the two
-    values of kappa were chosen on validation images. With a smaller ``eta`` the result lies nearer to the mean of the possible
-    images: more PSNR, less texture.
-
-    The last call has the last word where it agrees with the measurement: a data step after it would carry the noise of the
-    measurement into the image. Where its misfit is more than twice that of the noise, it is worth that price.
-
-    Args:
-        eta: the share of the noise that returns; the formula above where it is None.
-        null: spare the measured part by the share :math:`\kappa`; without it the noise returns everywhere.
-        tolerance: the :math:`\chi^2` up to which an image is left as the last call made it; with 0 the data step is always
-            made, with infinity never.
-        polish: spend the last call (from two steps on) without noise, at the level of the measurement noise that the data
-            step left in the image, :math:`t = c\, \lambda\, \sigma_y`, :math:`\lambda = 1 - 1/\sqrt{\chi^2}`.
-        c: how much room the polish has; 1 to 2 is the noise itself.
-    """
-
-    data: DataStep | None = field(default=Discrepancy(), kw_only=True)
-    eta: float | None = None
-    null: bool = True
-    tolerance: float = 4.0
-    polish: bool = False
-    c: float = 2.0
-
-    def __post_init__(self) -> None:
-        if self.eta is not None and not 0 <= self.eta <= 1:
-            raise ConfigError(f"eta must be between 0 and 1; got {self.eta}; 1 returns all of the noise, 0 none")
-        if not self.tolerance >= 0:
-            raise ConfigError(
-                f"tolerance must be a chi2 of at least 0; got {self.tolerance}; 4 is twice the noise, inf never acts"
-            )
-        if not (math.isfinite(self.c) and self.c > 0):
-            raise ConfigError(f"c must be a positive number; got {self.c}; 1 to 2 is the noise that the data step leaves")
-
-    def levels(self, steps: int, t_max: float, t_min: float, side: int = 28) -> Levels:
-        """A grid whose end depends on the size of the images; one step less where the polish takes the last call.
-
-        The same structure of a larger image has more pixels and outlives more noise (Hoogeboom et al., "Simple Diffusion",
-        2023). Two calls end at 2.82 for 28 pixels and at 6.59 for 64, nearly in proportion to the side; both were chosen on
-        validation images, and larger images are treated as those of 64.
-        """
-        return self.grid(steps, t_max, t_min, side, last=19)
-
-    def grid(self, steps: int, t_max: float, t_min: float, side: int, last: int) -> Levels:
-        """The grid whose end is the entry ``last`` of Karras' 40 for images of 28 pixels."""
-        calls = max(steps - self.polish, min(steps, 1))
-        return grids.few_steps(calls, t_max, t_min, last=round(last - 4 * larger(side)))
-
-    def renoise(self, at: Transition) -> Tensor:
-        """The formula above."""
-        drawn = at.drawn
-        kappa = 1 - larger(at.side) / 2
-        noise = torch.lerp(drawn, at.problem.unmeasured(drawn), kappa) if self.null else drawn
-        if self.eta is not None:
-            return at.x_hat + self.eta * noise
-        share = sq_norm(noise) / sq_norm(drawn).clamp_min(torch.finfo(drawn.dtype).tiny)
-        return at.x_hat + per_image(share**SHARE_EXPONENT, noise) * noise
-
-    def finish(self, f: ConsistencyFunction, problem: Problem, x_t: Tensor, t: float, calls: int) -> Tensor:
-        """The estimate at the last level and, where a call is left for it, the polish."""
-        x_hat = f(x_t, problem.y, t)
-        if self.data is None:
-            return x_hat
-        if not self.polish or calls < 2:
-            missed = problem.chi2(x_hat) > self.tolerance
-            return torch.where(per_image(missed, x_hat), self.data(x_hat, problem), x_hat) if missed.any() else x_hat
-        moved = self.data(x_hat, problem)
-        return f(moved, problem.y, self.polish_level(x_hat, problem, t_min_of(f)))
-
-    def polish_level(self, x_hat: Tensor, problem: Problem, t_min: float) -> Tensor:
-        r""":math:`t = \max(c \lambda \sigma_y, t_{\min})`, one level per image, (B, 1, 1, 1)."""
-        if self.data is None or problem.sigma_y is None:
-            raise ConfigError("the polish must know lambda and sigma_y; pass sigma_y, or use MacsD(polish=False)")
-        level = self.c * self.data.weight(x_hat, problem) * torch.as_tensor(problem.sigma_y)
-        return per_image(level.clamp_min(t_min), x_hat)
-
-
-@dataclass(frozen=True)
-class AveragedMacsD(MacsD):
-    r"""MACS-D for measurements that leave nearly all of the image open, such as a wide blur: its estimates are averaged.
-
-    Two calls make two estimates of one image, whose errors are partly independent. Their mean has less error and less texture.
-    So the answer takes coarse structure from all estimates, and fine texture from the last one alone,
-
-    .. math:: x_0 = \hat x_1 + w\, G \Big(\frac{1}{N-1} \sum_{i=2}^N \hat x_i - \hat x_1\Big),
-
-    where G is a Gaussian filter. What that gains in PSNR pays for a lower last level, at which texture is better. Level, share
-    and filter were chosen on validation images of Fashion-MNIST, for deblurring. Where a measurement says much of the image,
-    MACS-D is the better choice.
-
-    Args:
-        mean: the share w of the estimates before the last one.
-        smooth: the standard deviation of G in pixels; with 0 texture is averaged as well.
-    """
-
-    mean: float = 0.5
-    smooth: float = 0.7
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.mean <= 1:
-            raise ConfigError(f"mean must be between 0 and 1; got {self.mean}; with 0 only the last estimate counts")
-        if not (math.isfinite(self.smooth) and self.smooth >= 0):
-            raise ConfigError(f"smooth must be a number of pixels of at least 0; got {self.smooth}; 0 averages texture as well")
-
-    def levels(self, steps: int, t_max: float, t_min: float, side: int = 28) -> Levels:
-        """MACS-D's grid with a lower end: two calls end at 1.77 for 28 pixels."""
-        return self.grid(steps, t_max, t_min, side, last=21)
-
-    def answer(self, x_hat: Tensor, past: Past) -> Tensor:
-        """The formula above."""
-        if not past:
-            return x_hat
-        away = torch.stack([before for _, before in past]).mean(0) - x_hat
-        return x_hat + self.mean * (smoothed(away, self.smooth) if self.smooth else away)
-
-
-def smoothed(x: Tensor, std: float) -> Tensor:
-    """A Gaussian filter of ``std`` pixels along both sides; at the border the pixels inside have all of the weight."""
-    columns, rows = (
-        torch.softmax(-(place - place[:, None]).square() / (2 * std**2), 1)
-        for place in (torch.arange(n, dtype=x.dtype, device=x.device) for n in x.shape[-2:])
-    )
-    return columns @ x @ rows.mT
-
-
-@dataclass(frozen=True)
 class OdeSampler(Sampler):
     """A solver of the probability-flow ODE by many steps; the final network call is the Euler step to zero."""
 
@@ -492,16 +342,3 @@ class DpmSolver(OdeSampler):
             x_past = x_past if self.data is None else self.data(x_past, problem)
             D = x_hat + math.log(t / s) / (2 * math.log(float(t_past) / t)) * (x_hat - x_past)
         return s / t * x_t + (1 - s / t) * D
-
-
-SAMPLERS: dict[str, type[Sampler]] = {
-    "macs": Macs,
-    "macs-d": MacsD,
-    "macs-d-averaged": AveragedMacsD,
-    "multistep": Multistep,
-    "ddim": Ddim,
-    "euler": Euler,
-    "addim": Addim,
-    "heun": Heun,
-    "dpm-solver": DpmSolver,
-}

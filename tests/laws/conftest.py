@@ -6,7 +6,7 @@ import torch
 from deepinv.physics import BlurFFT, Denoising, GaussianNoise, Physics
 
 import macs
-from macs.steps import SAMPLERS
+from macs.samplers import SAMPLERS
 from tests.laws.gaussian import matrix_physics, random_matrix
 
 SHAPE = (1, 8, 8)

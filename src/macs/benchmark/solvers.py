@@ -6,8 +6,9 @@ from macs.benchmark.suite import MEASUREMENT, Made, Suite, table
 from macs.diffusion import Ddrm, Deft, DiffPir, Dps, Lgd
 from macs.errors import ConfigError
 from macs.fidelity import BackProjection
+from macs.macs_d import MacsD
 from macs.solver import Solver
-from macs.steps import MacsD, Multistep
+from macs.steps import Multistep
 from macs.zeroshot import Cm4ir, PnpCm, PseudoInverse
 
 SAMPLERS = table(TABLE_II.gamma)

@@ -8,8 +8,9 @@ from macs.benchmark.degraded import Degraded
 from macs.benchmark.networks import Networks
 from macs.errors import unknown
 from macs.levels import T_MAX, T_MIN, Levels
+from macs.macs_d import AveragedMacsD, MacsD
 from macs.solver import Restorer, Solver
-from macs.steps import Addim, AveragedMacsD, Ddim, DpmSolver, Euler, Heun, Macs, MacsD, Multistep, Sampler
+from macs.steps import Addim, Ddim, DpmSolver, Euler, Heun, Macs, Multistep, Sampler
 
 
 class Contender(Protocol):

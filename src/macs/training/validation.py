@@ -7,12 +7,13 @@ import torch
 from torch import Tensor
 
 from macs.demo import enlarged
+from macs.macs_d import MacsD
 from macs.metrics import psnr
 from macs.models.consistency import ConsistencyModel
 from macs.noise import Noise
 from macs.problem import to_image
 from macs.solver import Solver
-from macs.steps import MacsD, Multistep
+from macs.steps import Multistep
 
 SHOWN = 8
 
