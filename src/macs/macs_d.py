@@ -120,13 +120,15 @@ class MacsD(Sampler):
 class AveragedMacsD(MacsD):
     r"""MACS-D for measurements that leave nearly all of the image open, such as a wide blur: its estimates are averaged.
 
-    Two calls make two estimates of one image, whose errors are partly independent. Their mean has less error and less texture.
-    So the answer takes coarse structure from all estimates, and fine texture from the last one alone,
+    Two calls make two estimates of one image, whose errors are partly independent. The answer is the last one with a share of
+    the mean of those before it,
 
     .. math:: x_0 = \hat x_1 + w\, G \Big(\frac{1}{N-1} \sum_{i=2}^N \hat x_i - \hat x_1\Big),
 
-    where G is a Gaussian filter. What that gains in PSNR pays for a lower last level, at which texture is better. Level, share
-    and filter were chosen on validation images of Fashion-MNIST, for deblurring. Where a measurement says much of the image,
+    which gains more PSNR than it costs texture; what that wins is spent on texture, by a lower last level. G is the identity,
+    or a Gaussian filter: then coarse structure is averaged, and fine texture is that of the last estimate alone. All of it was
+    chosen on validation images of Fashion-MNIST, for deblurring: a tenth of whole estimates for the lowest FID, half of their
+    coarse structure (``mean=0.5, smooth=0.7``) for more PSNR and a lower KID. Where a measurement says much of the image,
     MACS-D is the better choice.
 
     Args:
@@ -134,8 +136,8 @@ class AveragedMacsD(MacsD):
         smooth: the standard deviation of G in pixels; with 0 texture is averaged as well.
     """
 
-    mean: float = 0.5
-    smooth: float = 0.7
+    mean: float = 0.1
+    smooth: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()

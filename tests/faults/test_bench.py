@@ -329,8 +329,9 @@ def test_what_matters_is_run_first():
     """One and two calls of all tasks, then three and four, then the many."""
     tasks = ("super-resolution", "inpainting")
     jobs = a_bench("unused", labels=None, tasks=tasks).jobs()
-    few = ["MACS-D", "MACS-D, averaged", "Multistep", "DDIM", "MACS", "aDDIM", "Euler", "Euler, as published", "one step"]
-    more = [f"{name}, {n} calls" for n in (3, 4) for name in ("MACS-D", "MACS-D, averaged", "Multistep", "DDIM", "MACS")]
+    ours = ["MACS-D", "MACS-D, averaged", "MACS-D, coarse average"]
+    few = [*ours, "Multistep", "DDIM", "MACS", "aDDIM", "Euler", "Euler, as published", "one step"]
+    more = [f"{name}, {n} calls" for n in (3, 4) for name in (*ours, "Multistep", "DDIM", "MACS")]
     many = ["DPM-Solver", "Heun, 20 steps", "Heun"]
     assert jobs == [("fashion-mnist", task, label) for tier in (few, more, many) for task in tasks for label in tier]
 
@@ -492,6 +493,18 @@ def test_differences_are_joined_without_the_images(finished, tmp_path):
     assert join(bench, finished.out) == 3
     write_report(bench)
     assert bench.paired_path.read_bytes() == finished.paired_path.read_bytes()
+
+
+def test_a_lost_cache_is_joined_back(finished, tmp_path):
+    """The rows are here, the cache is not: with that of a run somewhere else, pairs and pictures are what they were."""
+    shutil.copytree(finished.out, tmp_path / "again")
+    shutil.rmtree(finished.cache)
+    assert join(finished, tmp_path / "again") == 0
+    write_report(finished)
+    assert len(read_rows(finished.paired_path)) == len(
+        differences(replace(finished, out=tmp_path / "again"), read_rows(finished.rows_path))
+    )
+    assert (finished.out / "comparison-fashion-mnist.png").exists()
 
 
 @pytest.mark.parametrize(

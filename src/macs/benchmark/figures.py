@@ -45,7 +45,8 @@ def tasks_of(rows: Sequence[Row]) -> list[str]:
 
 #: In the plane a shape stands for a sampler, a colour for its number of calls; what lies on top of each other is still seen.
 SHAPES = {
-    "MACS-D": "*", "MACS-D, averaged": "P", "Multistep": "o", "one step": "o", "DDIM": "s", "MACS": "D", "aDDIM": "^",
+    "MACS-D": "*", "MACS-D, averaged": "P", "MACS-D, coarse average": "H", "Multistep": "o", "one step": "o", "DDIM": "s",
+    "MACS": "D", "aDDIM": "^",
     "Euler": "v", "Euler, as published": ">", "DPM-Solver": "X", "Heun, 20 steps": "p", "Heun": "h",
 }  # fmt: skip
 CALLS = {1: "#E69F00", 2: "#0072B2", 3: "#009E73", 4: "#D55E00"}

@@ -16,8 +16,8 @@ Row = dict[str, Any]
 def join(bench: Bench, other: Path) -> int:
     """Take over the rows of another folder that are not here yet, with their differences and what is cached of them.
 
-    Both folders must be of one configuration and of the same networks. What is in both stays as it is here. The number of
-    rows that are new.
+    Both folders must be of one configuration and of the same networks. What is in both stays as it is here; a row whose cache
+    is gone gets that of the same row there, so that it can be compared in pairs again. The number of rows that are new.
     """
     theirs = replace(bench, out=other)
     if not read_rows(theirs.rows_path):
@@ -28,9 +28,9 @@ def join(bench: Bench, other: Path) -> int:
         check_settings(theirs)
         enter(bench, known, networks)
         rows, new = with_new(bench.rows_path, theirs.rows_path, ("model", "task", "sampler"))
-        for row in new:
+        for row in read_rows(theirs.rows_path):
             for source, target in zip(cached(theirs, row), cached(bench, row), strict=True):
-                if source.exists():
+                if source.exists() and not target.exists():
                     write_atomically(target, source.read_bytes())
         pairs, _ = with_new(bench.paired_path, theirs.paired_path, ("model", "task", "sampler", "against", "metric"))
         write_rows(bench.paired_path, pairs)

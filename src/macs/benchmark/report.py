@@ -18,7 +18,18 @@ from macs.training.checkpoint import write_atomically
 
 Row = dict[str, Any]
 #: The columns of the visual comparison, where they were run, and how many images of each task it shows.
-SHOWN = ("DPM-Solver", "Heun", "Euler", "DDIM", "Multistep", "MACS", "MACS-D", "MACS-D, averaged", "MACS-D, 3 calls")
+SHOWN = (
+    "DPM-Solver",
+    "Heun",
+    "Euler",
+    "DDIM",
+    "Multistep",
+    "MACS",
+    "MACS-D",
+    "MACS-D, averaged",
+    "MACS-D, coarse average",
+    "MACS-D, 3 calls",
+)
 EACH = 2
 
 

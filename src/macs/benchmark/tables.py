@@ -254,6 +254,7 @@ def report_html(
 LATEX_ROWS = {
     INPUT: None, "DPM-Solver": "DPM-Solver", "Heun": "Heun", "Euler, as published": "Euler", "Euler": "Euler", "DDIM": None,
     "aDDIM": None, "Multistep": "Multistep", "MACS": "MACS", "MACS-D": None, "MACS-D, averaged": None,
+    "MACS-D, coarse average": None,
 }  # fmt: skip
 
 
