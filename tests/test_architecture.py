@@ -13,7 +13,7 @@ SOURCE = Path(macs.__file__).parent
 MODULES = sorted(SOURCE.rglob("*.py"))
 
 #: Each core module may import only those before it.
-ORDER = ["errors", "levels", "noise", "problem", "fidelity", "steps", "solver"]
+ORDER = ["errors", "levels", "noise", "problem", "fidelity", "steps", "macs_d", "solver"]
 
 
 def imported(path):
