@@ -22,6 +22,17 @@ def larger(side: int) -> float:
     return min(max(math.log(side / 28) / math.log(64 / 28), 0.0), 1.0)
 
 
+def spared(noise: Tensor, problem: Problem, side: int) -> Tensor:
+    r""":math:`(I - \kappa H) z`: noise without what was measured, or without half of it in large images."""
+    return torch.lerp(noise, problem.unmeasured(noise), 1 - larger(side) / 2)
+
+
+def returned(noise: Tensor, drawn: Tensor) -> Tensor:
+    r"""The share :math:`\eta` of spared noise that returns, by how much of what was drawn is left, (B, 1, 1, 1)."""
+    share = sq_norm(noise) / sq_norm(drawn).clamp_min(torch.finfo(drawn.dtype).tiny)
+    return per_image(share**SHARE_EXPONENT, noise)
+
+
 @dataclass(frozen=True)
 class MacsD(Sampler):
     r"""MACS by the discrepancy principle: the measurement moves the estimate, and noise returns only where it is silent.
@@ -90,12 +101,9 @@ class MacsD(Sampler):
     def renoise(self, at: Transition) -> Tensor:
         """The formula above."""
         drawn = at.drawn
-        kappa = 1 - larger(at.side) / 2
-        noise = torch.lerp(drawn, at.problem.unmeasured(drawn), kappa) if self.null else drawn
-        if self.eta is not None:
-            return at.x_hat + self.eta * noise
-        share = sq_norm(noise) / sq_norm(drawn).clamp_min(torch.finfo(drawn.dtype).tiny)
-        return at.x_hat + per_image(share**SHARE_EXPONENT, noise) * noise
+        noise = spared(drawn, at.problem, at.side) if self.null else drawn
+        eta = returned(noise, drawn) if self.eta is None else self.eta
+        return at.x_hat + eta * noise
 
     def finish(self, f: ConsistencyFunction, problem: Problem, x_t: Tensor, t: float, calls: int) -> Tensor:
         """The estimate at the last level and, where a call is left for it, the polish."""

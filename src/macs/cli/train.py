@@ -96,6 +96,7 @@ def keep_memory() -> None:
         "macs train bedroom64 --data bedrooms.npy --rows :9700",
         "macs train controlnet --task deblurring --backbone bedroom64 --data bedrooms.npy --rows :9700 --out runs/deblurring",
         "macs train controlnet --task inpainting --backbone bedroom64 --start runs/deblurring/bedroom64-deblurring.safetensors",
+        "macs train fashion-mnist-score --start fashion-mnist --lpips lpips.safetensors",
     )
 )
 def train(
@@ -119,16 +120,16 @@ def train(
         str | None, typer.Option(help="The model to steer, for a ControlNet: a name, a file or a folder.")
     ] = None,
     blur: Annotated[str, typer.Option(help="The blur network, for a ControlNet for nonlinear deblurring.")] = "blur64",
-    lpips: Annotated[Path | None, typer.Option(help="Weights of LPIPS, to add it to a ControlNet's loss.")] = None,
+    lpips: Annotated[Path | None, typer.Option(help="Weights of LPIPS, for the score or a ControlNet's loss.")] = None,
     start: Annotated[
-        str | None, typer.Option(help="Begin a ControlNet with the weights of this one, of the same backbone for another task.")
+        str | None, typer.Option(help="Begin with this model, for the score; or with a ControlNet of the same backbone.")
     ] = None,
 ) -> None:
     """Train a model, or go on training it: a run that was stopped continues bit for bit.
 
     Every so often held-out images are restored: their PSNR is shown, and validation.png in the run's folder shows them.
     Ctrl-C stops after the current step and saves; a second one stops at once. On several processes or GPUs:
-    torchrun --nproc_per_node 2 -m macs train ...
+    torchrun --nproc_per_node 2 -m -- macs train ...
     """
     source = config_path(config)
     keep_memory()
@@ -168,11 +169,18 @@ def planned(
     from macs.lpips import Lpips
     from macs.models.build import ModelConfig
     from macs.models.store import is_own, load, load_blur, load_control, read_model
-    from macs.training.recipes import Blur, Consistency, Control
+    from macs.training.recipes import Blur, Consistency, Control, Scored
 
+    if config.model.family != "controlled" and (task is not None or backbone is not None):
+        raise ConfigError(f"--task and --backbone are for ControlNets; leave them out of {config.name}")
+    if config.stages[0].loss == "score":
+        if lpips is None or start is None:
+            raise ConfigError(f"{config.name} goes on from a model, by a perceptual distance; give --start and --lpips")
+        model: Any = load(start)
+        return replace(config, model=read_model(start)[1]), Scored(model, Lpips(lpips))
     if config.model.family != "controlled":
-        if any(option is not None for option in (task, backbone, lpips, start)):
-            raise ConfigError(f"--task, --backbone, --lpips and --start are for ControlNets; leave them out of {config.name}")
+        if lpips is not None or start is not None:
+            raise ConfigError(f"--lpips and --start are for ControlNets and the score; leave them out of {config.name}")
         return config, Blur() if config.model.family == "blur" else Consistency()
     if task is None or backbone is None:
         raise ConfigError("a ControlNet is trained for a task on a backbone; give --task and --backbone")
@@ -303,12 +311,14 @@ def export(run: "Run") -> Path:
     """
     from macs.models.store import is_own, save_model
     from macs.training.checkpoint import load_checkpoint, written_folder
-    from macs.training.recipes import Control
+    from macs.training.recipes import Control, Scored
 
     config, network = run.config, run.average
     info: dict[str, Any] = {"macs": __version__, "seed": config.seed, "stages": [stage.loss for stage in config.stages]}
     made = info | {"name": config.name, "images": run.total_images, "finished": run.done}
     made |= {"kind": "denoiser"} if run.last_loss == "edm" else {}
+    if isinstance(run.recipe, Scored):
+        made |= {"start": run.recipe.start.digest}
     if isinstance(run.recipe, Control):
         made |= {"task": run.recipe.task, "backbone": run.recipe.name, "fingerprint": network.config["backbone"]}
         if not is_own(run.recipe.name):

@@ -72,8 +72,8 @@ OPERATORS: dict[str, Callable[[Shape, Generator, bool], Separable | Inpainting]]
 }
 
 
-def measured(x: Tensor, name: str, g: Generator, nominal: float) -> Tensor:
-    """The condition of images under one operator, with probability ``nominal`` the paper's, and as often the paper's noise."""
+def measured(x: Tensor, name: str, g: Generator, nominal: float) -> Problem:
+    """Measurements of images by one operator, with probability ``nominal`` the paper's, and as often with the paper's noise."""
     channels, height, width = x.shape[1:]
     physics = OPERATORS[name]((channels, height, width), g, uniform(g, 0, 1) < nominal)
     sigma_y = torch.full((len(x),), SIGMA_Y)
@@ -83,7 +83,13 @@ def measured(x: Tensor, name: str, g: Generator, nominal: float) -> Tensor:
     y = clean + (sigma_y / 2).reshape(-1, 1, 1, 1) * torch.randn(clean.shape, generator=g)
     if isinstance(physics, Inpainting):
         y = y * physics.mask
-    return hint(Problem(y, physics, sigma_y))
+    return Problem(y, physics, sigma_y)
+
+
+def each_task(x: Tensor, g: Generator, nominal: float) -> list[Problem]:
+    """Thirds of a batch under each task."""
+    chunks = zip(x.tensor_split(len(OPERATORS)), OPERATORS, strict=True)
+    return [measured(chunk, name, g, nominal) for chunk, name in chunks]
 
 
 def levels(n: int, g: Generator, t_min: float, t_max: float) -> Tensor:
@@ -122,8 +128,7 @@ def draw(
     g = Generator().manual_seed(stream_seed(seed, "batch", step))
     x = picked(images, size, g)
     x = flipped(x, seed, step) if flip else x
-    chunks = zip(x.tensor_split(len(OPERATORS)), OPERATORS, strict=True)
-    condition = torch.cat([measured(chunk, name, g, nominal) for chunk, name in chunks])
+    condition = torch.cat([hint(problem) for problem in each_task(x, g, nominal)])
     condition = condition * (torch.rand(size, 1, 1, 1, generator=g) >= drop)
     t = levels(size, g, t_min, t_max)
     return Batch(x, condition, t, torch.randn(x.shape, generator=g))

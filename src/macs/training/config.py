@@ -12,7 +12,7 @@ from macs.errors import ConfigError, unknown
 from macs.models.build import FAMILIES, ModelConfig, build
 
 #: The objectives of each family.
-LOSSES = {**dict.fromkeys(FAMILIES, ("edm", "ect", "cd")), "controlled": ("recon", "ect"), "blur": ("blur",)}
+LOSSES = {**dict.fromkeys(FAMILIES, ("edm", "ect", "cd", "score")), "controlled": ("recon", "ect"), "blur": ("blur",)}
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,8 @@ def parse_config(values: dict[str, Any]) -> TrainConfig:
     losses = [stage.loss for stage in stages]
     if "cd" in losses and "edm" not in losses[: losses.index("cd")]:
         raise ConfigError('a stage with loss = "cd" distils a denoiser; put a stage with loss = "edm" before it')
+    if "score" in losses and set(losses) != {"score"}:
+        raise ConfigError('loss = "score" goes on from a finished model; give it a configuration of its own, and --start')
     return made(TrainConfig, {**values, "stages": stages, "model": model}, "training setting")
 
 

@@ -66,11 +66,16 @@ def heun_step(denoiser: ConsistencyModel, x: Tensor, y: Any, t: Tensor, r: Tenso
 def consistency_distance(model: ConsistencyModel, x_t: Tensor, y: Any, t: Tensor, target: Tensor, c: float) -> Tensor:
     r""":math:`w(t)\,(\sqrt{\|f(x_t) - \text{target}\|^2 + c^2} - c)`, (B,), with :math:`w = 1/c_{\rm out}(t)`.
 
-    The difference is that of the clamped output, as samplers use it, while the gradient passes the clamp: a black pixel may
-    come out blacker than black at no cost, so that what noise is left in a black background is clamped away.
+    The difference is that of the output as it is :func:`shown`.
     """
-    f = model(x_t, y, t)
-    shown = f + (f.clamp(-1, 1) - f).detach()
-    distance = (sq_norm(shown - target) + c**2).sqrt() - c
+    distance = (sq_norm(shown(model(x_t, y, t)) - target) + c**2).sqrt() - c
     weight = (t.square() + model.sigma_data**2).sqrt() / (t * model.sigma_data)
     return weight * distance / x_t[0].numel() ** 0.5
+
+
+def shown(f: Tensor) -> Tensor:
+    """An output clamped, as samplers use it, while its gradient passes the clamp.
+
+    A black pixel may come out blacker than black at no cost, so that what noise is left in a black background is clamped away.
+    """
+    return f + (f.clamp(-1, 1) - f).detach()

@@ -12,7 +12,7 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from deepinv.physics import Inpainting, Physics
@@ -21,22 +21,28 @@ from torch.nn.functional import interpolate
 
 from macs.demo import measured
 from macs.errors import ConfigError, unknown
+from macs.lpips import Lpips
+from macs.macs_d import returned, spared
 from macs.metrics import psnr
 from macs.models.build import build
-from macs.models.consistency import ConsistencyModel
+from macs.models.consistency import ConsistencyModel, HintedModel
 from macs.models.controlnet import ControlledModel, ControlNet, control_hint, fingerprint
 from macs.models.manifest import tensors_digest
 from macs.models.nonlinear_blur import BlurNetwork, NonlinearBlur
 from macs.noise import stream_seed
 from macs.problem import Problem, per_image, sq_norm, to_image
 from macs.tasks import ALL_TASKS, SIGMA_Y
-from macs.training.batches import OPERATORS, Batch, draw, draw_images, uniform
+from macs.training.batches import OPERATORS, Batch, draw, draw_images, each_task, levels, picked, uniform
 from macs.training.config import Stage, TrainConfig
-from macs.training.loss import cd_loss, ect_loss, edm_loss
+from macs.training.loss import cd_loss, ect_loss, edm_loss, shown
+from macs.training.score import energy_score, perceived
 from macs.training.shake import camera_shake
 from macs.training.validation import Validation, picture, restored, sampled
 
 Perceptual = Callable[[Tensor, Tensor], Tensor]
+
+#: The range of the level at which a second answer is scored; few calls end in it.
+SECOND = (0.8, 20.0)
 
 
 class Recipe(Protocol):
@@ -78,7 +84,7 @@ class Consistency:
         """Compile the backbone."""
         network.compile_network()
 
-    def batch(self, images: Tensor, step: int, config: TrainConfig) -> Batch:
+    def batch(self, images: Tensor, step: int, config: TrainConfig) -> Any:
         """Images and, for models that see measurements, their conditions."""
         common: dict[str, Any] = {
             "seed": config.seed, "size": config.batch, "flip": config.flip,
@@ -88,7 +94,7 @@ class Consistency:
             return draw_images(images, step, **common)
         return draw(images, step, nominal=config.nominal, drop=config.drop, **common)
 
-    def loss(self, network: ConsistencyModel, batch: Batch, stage: Stage, progress: float, teacher: Any) -> Tensor:
+    def loss(self, network: ConsistencyModel, batch: Any, stage: Stage, progress: float, teacher: Any) -> Tensor:
         """The stage's objective."""
         if stage.loss == "edm":
             return edm_loss(network, batch.x, batch.condition, batch.t, batch.z).mean()
@@ -107,6 +113,97 @@ class Consistency:
     def fingerprint(self) -> bytes:
         """The configuration says it all."""
         return b""
+
+
+class ScoredBatch(NamedTuple):
+    """Images and their conditions; what two answers are drawn with: starts, a second level, and noise for it, (B, 2, ...).
+
+    Then, of every second image: a noisy version, the condition that is told with it, and its level.
+    """
+
+    x: Tensor
+    condition: Tensor
+    starts: Tensor
+    noises: Tensor
+    level: Tensor
+    x_t: Tensor
+    told: Tensor
+    t: Tensor
+
+
+@dataclass(frozen=True)
+class Scored(Consistency):
+    """A finished model made to draw from the posterior in one call, and in two, by the energy score of its own answers.
+
+    The second call sees what the first one made, with noise as in :class:`macs.Multistep` for one half of the images and as in
+    :class:`macs.MacsD` for the other. On noisy true images the network is held to what it was, at low levels, where no call
+    ends, and without a measurement at all of them: it stays a prior.
+
+    Args:
+        start: the model to begin with.
+        lpips: the network of the perceptual distance.
+    """
+
+    start: HintedModel
+    lpips: Lpips
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.start, HintedModel) or self.start.kind != "consistency":
+            raise ConfigError('loss = "score" is for consistency models of the family "hinted"; give one of them to --start')
+
+    def build(self, config: TrainConfig) -> ConsistencyModel:
+        """The model to start from."""
+        return copy.deepcopy(self.start).requires_grad_(True)
+
+    def compile(self, network: ConsistencyModel) -> None:
+        """Compile both backbones."""
+        network.compile_network()
+        self.start.compile_network()
+
+    def batch(self, images: Tensor, step: int, config: TrainConfig) -> ScoredBatch:
+        """Thirds of the images under each task."""
+        g = Generator().manual_seed(stream_seed(config.seed, "score", step))
+        x = picked(images, config.batch, g)
+        problems = each_task(x, g, config.nominal)
+        condition = torch.cat([self.start.condition(problem) for problem in problems])
+        starts, noises = torch.randn(2, len(x), 2, *x.shape[1:], generator=g)
+        silent = torch.cat([silenced(n, p) for n, p in zip(noises.tensor_split(len(problems)), problems, strict=True)])
+        noises[::2] = silent[::2]
+        low, high = map(math.log, SECOND)
+        level = torch.exp(low + (high - low) * torch.rand(len(x), generator=g))
+        t = levels(len(x[::2]), g, config.model.t_min, config.model.t_max)
+        x_t = x[::2] + per_image(t, x) * torch.randn(x[::2].shape, generator=g)
+        told = condition[::2] * per_image((t < SECOND[0]) & (torch.rand(len(t), generator=g) >= config.drop), x)
+        return ScoredBatch(x, condition, starts, noises, level, x_t, told, t)
+
+    def loss(self, network: ConsistencyModel, batch: ScoredBatch, stage: Stage, progress: float, teacher: Any) -> Tensor:
+        """The score of one call and of two, and the distance to what the network was."""
+        condition, level = (torch.cat([part, part]) for part in (batch.condition, batch.level))
+        first = shown(network(network.t_max * in_turn(batch.starts), condition, network.t_max))
+        second = shown(network(first.detach() + per_image(level, first) * in_turn(batch.noises), condition, level))
+        with torch.no_grad():
+            truth = perceived(batch.x, self.lpips, stage.lpips)
+            before = self.start(batch.x_t, batch.told, batch.t).clamp(-1, 1)
+        total = pseudo_huber(shown(network(batch.x_t, batch.told, batch.t)), before, stage.huber).mean()
+        for answers in (first, second):
+            one, other = (perceived(answer, self.lpips, stage.lpips) for answer in answers.chunk(2))
+            total = total + energy_score(one, other, truth).mean()
+        return total
+
+    def fingerprint(self) -> bytes:
+        """What it begins with, and the perceptual distance."""
+        return f"{tensors_digest(self.start.state_dict())} {tensors_digest(self.lpips.weights)}".encode()
+
+
+def in_turn(pairs: Tensor) -> Tensor:
+    """All first ones, then all second ones, (2B, ...), of pairs (B, 2, ...)."""
+    return pairs.movedim(1, 0).flatten(0, 1)
+
+
+def silenced(noises: Tensor, problem: Problem) -> Tensor:
+    """Pairs of unit noise as MACS-D returns it, without what was measured, (B, 2, ...)."""
+    kept = [spared(noise, problem, noise.shape[-1]) for noise in noises.unbind(1)]
+    return torch.stack([returned(k, n) * k for k, n in zip(kept, noises.unbind(1), strict=True)], 1)
 
 
 def tuned(model: ConsistencyModel, batch: Batch, stage: Stage, progress: float) -> Tensor:
