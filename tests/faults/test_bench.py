@@ -20,7 +20,7 @@ from macs.benchmark.figures import FAMILIES, member, shape
 from macs.benchmark.folder import chunks, read_rows, slug
 from macs.benchmark.join import join
 from macs.benchmark.networks import Names, Networks, loaded
-from macs.benchmark.paired import BASELINES, OUTSIDE, Difference, differences, rivals
+from macs.benchmark.paired import BASELINES, COMPARED, OUTSIDE, Difference, differences, rivals
 from macs.benchmark.paper import NFE, TABLE_I, TABLE_II, TABLE_III
 from macs.benchmark.perceptual import find_lpips
 from macs.benchmark.report import write_report
@@ -469,6 +469,20 @@ def test_differences_and_pictures_outlive_the_cache(finished):
     assert not kept[-1].exists(), "nothing is drawn of images that are gone"
 
 
+def test_rows_are_compared_in_pairs_without_the_cache(finished):
+    """What images contributed is beside the rows, so rows that come later have their pairs with those that were there."""
+    write_report(finished)
+    want = finished.paired_path.read_bytes()
+    for gone in (finished.cache, finished.paired_path):
+        shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
+    write_report(finished)
+    assert finished.paired_path.read_bytes() == want
+    one = next((finished.out / "images").glob("*MACS-D*"))
+    kept = read_npz(one)
+    assert set(kept) <= set(COMPARED)
+    assert {array.dtype.name for array in kept.values()} == {"float32"}
+
+
 def test_folders_join_to_what_one_run_makes(finished, tmp_path):
     """Two runs with half of the rows each, joined, are the run of all rows: its rows, differences and pictures."""
     write_report(finished)
@@ -489,6 +503,7 @@ def test_folders_join_to_what_one_run_makes(finished, tmp_path):
 def test_differences_are_joined_without_the_images(finished, tmp_path):
     write_report(finished)
     shutil.rmtree(finished.cache)
+    shutil.rmtree(finished.out / "images")
     bench = a_bench(tmp_path / "new")
     assert join(bench, finished.out) == 3
     write_report(bench)

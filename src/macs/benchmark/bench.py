@@ -84,7 +84,7 @@ class Bench:
 
     @property
     def cache(self) -> Path:
-        """Restored images, features and the images' contributions; without them no pair is compared anew."""
+        """Restored images and their features."""
         return self.out / "cache"
 
     @property

@@ -1,5 +1,6 @@
 """The folder of a benchmark: ``bench.json`` (what must not change between runs), ``rows.jsonl`` (finished rows, never computed
-again), and in ``cache/`` the restored images in chunks, their features, and what each image contributed to each metric.
+again), in ``images/`` what each image contributed to the metrics that are compared in pairs, and in ``cache/`` the restored
+images in chunks and their features.
 """
 
 import hashlib
@@ -96,9 +97,9 @@ def chunks(bench: Bench, job: Job, settings: str) -> dict[range, Path]:
     return {part: folder / f"{part.start:06d}-{part.stop:06d}.npz" for part in parts}
 
 
-def images_path(cache: Path, *job: str) -> Path:
-    """Where the contributions of a row's images are kept."""
-    return cache / "images" / f"{slug(*job)}.npz"
+def images_path(bench: Bench, job: Job) -> Path:
+    """Where the contributions of a row's images are kept; small, and beside the rows, as they outlive the cache."""
+    return bench.out / "images" / f"{slug(*job)}.npz"
 
 
 def slug(*names: str) -> str:

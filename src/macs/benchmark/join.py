@@ -47,7 +47,7 @@ def with_new(here: Path, there: Path, keys: tuple[str, ...]) -> tuple[list[Row],
 
 
 def cached(bench: Bench, row: Row) -> Iterator[Path]:
-    """The files of a row in a cache: what its images contributed, and the images."""
+    """The files of a row beside its line: what its images contributed, and the images in the cache."""
     job: Job = (row["model"], row["task"], row["sampler"])
-    yield images_path(bench.cache, *job)
+    yield images_path(bench, job)
     yield from chunks(bench, job, row["settings"]).values()

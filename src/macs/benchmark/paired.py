@@ -80,7 +80,7 @@ def differences(bench: Bench, rows: Iterable[dict[str, Any]]) -> list[Difference
         groups.setdefault((row["model"], row["task"]), {})[row["sampler"]] = row
     out = []
     for (model, task), group in groups.items():
-        each = {label: read_npz(images_path(bench.cache, model, task, label)) for label in group}
+        each = {label: read_npz(images_path(bench, (model, task, label))) for label in group}
         for label, row in group.items():
             for other in rivals(label, {name: beside["nfe"] for name, beside in group.items()}):
                 out += pair(row, group[other], each[label] or {}, each[other] or {}, bench.seed)
@@ -92,7 +92,7 @@ def pair(row: dict[str, Any], beside: dict[str, Any], mine: Any, theirs: Any, se
     out = []
     for metric in (m for m in COMPARED if all(m in known for known in (row, beside, mine, theirs))):
         value = row[metric] - beside[metric]
-        low, high = interval(torch.from_numpy(mine[metric] - theirs[metric]), value, seed)
+        low, high = interval(torch.from_numpy(mine[metric].astype(float) - theirs[metric]), value, seed)
         out.append(Difference(row["model"], row["task"], row["sampler"], beside["sampler"], metric, value, low, high))
     return out
 

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from macs.benchmark.folder import check_folder, check_settings, chunks, enter, i
 from macs.benchmark.intervals import interval
 from macs.benchmark.measure import Measured
 from macs.benchmark.networks import check_conditions, loaded
+from macs.benchmark.paired import COMPARED
 from macs.benchmark.perceptual import Perceptual, find_lpips
 from macs.benchmark.sealed import read_npz, write_npz
 from macs.distances import Reference, frechet, kernel
@@ -121,6 +123,11 @@ def contributions(
     return means | {"fid": fid.value, "kid": 1000 * kid.value}, each
 
 
+def keep_each(path: Path, each: dict[str, np.ndarray]) -> None:
+    """What each image contributed to the metrics that are compared in pairs, in single precision."""
+    write_npz(path, {key: values.astype(np.float32) for key, values in each.items() if key in COMPARED})
+
+
 def with_interval(metric: str, value: float, each: Tensor, seed: int) -> dict[str, float]:
     """A metric as a row has it, with the ends of its interval."""
     low, high = interval(each, value, seed)
@@ -173,8 +180,7 @@ def add_lpips(bench: Bench, lpips: Perceptual, on_row: Callable[[dict[str, Any]]
         elif known:
             each = lpips(torch.from_numpy(np.concatenate(known)), bench.truth).double()
             rows[i] = row | with_interval("lpips", each.mean().item(), each, bench.seed)
-            path = images_path(bench.cache, *job)
-            write_npz(path, {**(read_npz(path) or {}), "lpips": each.numpy()})
+            keep_each(images_path(bench, job), {**(read_npz(images_path(bench, job)) or {}), "lpips": each.numpy()})
             write_rows(bench.rows_path, rows)
             on_row(rows[i])
     if gone:
@@ -204,7 +210,7 @@ def fresh_rows(
         for job, solver in [(job, bench.entries[job[2]].solver(networks, task)) for job in group]:
             out = restored(bench, job, solver, measured[task], on_images)
             values, each = contributions(out, x, extractor, reference, lpips, on_images)
-            write_npz(images_path(bench.cache, *job), {key: v.numpy() for key, v in each.items()})
+            keep_each(images_path(bench, job), {key: v.numpy() for key, v in each.items()})
             row = {
                 "model": name, "task": task, "sampler": job[2], "settings": bench.entries[job[2]].settings(task),
                 "levels": [round(t, 6) for t in out.levels], "nfe": out.nfe, "images": len(x), "seed": bench.seed,

@@ -1,4 +1,4 @@
-"""Files of a cache that know whether they are whole: their content, then its SHA-256."""
+"""Files that know whether they are whole: their content, then its SHA-256."""
 
 import hashlib
 from io import BytesIO
