@@ -17,7 +17,7 @@ from macs.benchmark.clock import time_rows
 from macs.benchmark.dataset import DATASETS
 from macs.benchmark.features import Extractor, to_bytes
 from macs.benchmark.figures import FAMILIES, member, shape
-from macs.benchmark.folder import chunks, read_rows, slug
+from macs.benchmark.folder import chunks, read_rows, slug, write_rows
 from macs.benchmark.join import join
 from macs.benchmark.networks import Names, Networks, loaded
 from macs.benchmark.paired import BASELINES, COMPARED, OUTSIDE, Difference, differences, rivals
@@ -414,8 +414,13 @@ def test_the_report(finished):
     assert r"\begin{tabular}" in (finished.out / "table-II-fashion-mnist.tex").read_text()
     lines = [json.loads(line) for line in (finished.out / "paired.jsonl").read_text().splitlines()]
     assert {line["verdict"] for line in lines} <= {"ahead", "behind", "open", "same"}
-    for name in ("plane", "residue", "comparison"):
+    for name in ("plane", "comparison"):
         assert (finished.out / f"{name}-fashion-mnist.png").stat().st_size > 10_000
+    residue = finished.out / "residue-fashion-mnist.png"
+    assert not residue.exists(), "rows of two calls alone are no curve"
+    write_rows(finished.rows_path, [row | {"nfe": 2 + i} for i, row in enumerate(read_rows(finished.rows_path))])
+    write_report(finished)
+    assert residue.stat().st_size > 10_000
 
 
 def a_row(label, task="inpainting", nfe=2, psnr_=20.0, fid=10.0):

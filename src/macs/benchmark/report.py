@@ -97,7 +97,7 @@ def draw(bench: Bench, rows: list[Row]) -> list[Path]:
         plotted = [row for row in mine if row["sampler"] in SAMPLERS]
         if len({row["sampler"] for row in plotted}) > 1:
             out.append(figures.plane(plotted, bench.out / f"plane-{name}.png"))
-        if any(figures.member(row["sampler"], family) for row in mine for family in figures.FAMILIES):
+        if len({row["nfe"] for row in mine if any(figures.member(row["sampler"], family) for family in figures.FAMILIES)}) > 1:
             out.append(figures.residue(mine, bench.out / f"residue-{name}.png"))
         for parameter, (axis, place) in sweeps(bench).items():
             swept = [row for row in mine if place(row) is not None]
