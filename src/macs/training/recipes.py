@@ -183,7 +183,7 @@ class Scored(Consistency):
         second = shown(network(first.detach() + per_image(level, first) * in_turn(batch.noises), condition, level))
         with torch.no_grad():
             truth = perceived(batch.x, self.lpips, stage.lpips)
-            before = self.start(batch.x_t, batch.told, batch.t).clamp(-1, 1)
+            before = self.start.to(batch.x_t.device)(batch.x_t, batch.told, batch.t).clamp(-1, 1)
         total = pseudo_huber(shown(network(batch.x_t, batch.told, batch.t)), before, stage.huber).mean()
         for answers in (first, second):
             one, other = (perceived(answer, self.lpips, stage.lpips) for answer in answers.chunk(2))
