@@ -9,6 +9,7 @@ References:
     Zhang et al., "The Unreasonable Effectiveness of Deep Features as a Perceptual Metric", 2018.
 """
 
+import math
 from pathlib import Path
 
 import torch
@@ -26,6 +27,13 @@ LAYERS = (
 )  # fmt: skip
 #: ImageNet's mean and deviation on images in [-1, 1].
 SHIFT, SCALE = (-0.030, -0.088, -0.188), (0.458, 0.448, 0.450)
+#: The side below which AlexNet sees nothing.
+SIDE = 64
+
+
+def enlargement(side: int) -> int:
+    """The least whole factor by which images of this side are enlarged for AlexNet."""
+    return max(1, math.ceil(SIDE / side))
 
 
 class Lpips:

@@ -4,9 +4,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from macs.benchmark.perceptual import enlargement, find_lpips, prepared
+from macs.benchmark.perceptual import find_lpips, prepared
 from macs.errors import DataError
-from macs.lpips import Lpips
+from macs.lpips import Lpips, enlargement
 from tests.lpips import random_weights
 
 

@@ -4,7 +4,6 @@ Grey images are shown as three equal channels. AlexNet sees nothing below 64 pix
 them, are first enlarged, bilinearly, by the least whole factor that brings them there.
 """
 
-import math
 import os
 from dataclasses import dataclass
 
@@ -12,12 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from macs.lpips import Lpips
+from macs.lpips import Lpips, enlargement
 from macs.metrics import check_pair
 from macs.models.manifest import tensors_digest
 
-#: The side below which images are enlarged.
-SIDE = 64
 BATCH = 50
 
 
@@ -44,11 +41,6 @@ def find_lpips(path: str | None) -> Perceptual | None:
     """The distance with weights from ``path``, else ``$MACS_LPIPS``; None where neither is given."""
     source = path or os.environ.get("MACS_LPIPS")
     return Perceptual(Lpips(source)) if source else None
-
-
-def enlargement(side: int) -> int:
-    """The factor by which images of this side are enlarged."""
-    return max(1, math.ceil(SIDE / side))
 
 
 def prepared(x: Tensor) -> Tensor:

@@ -14,9 +14,9 @@ from macs.benchmark.inception import FEATURES
 from macs.benchmark.networks import NONLINEAR
 from macs.benchmark.paired import OURS, PRINTED, Difference
 from macs.benchmark.paper import NFE, PaperTable
-from macs.benchmark.perceptual import SIDE
 from macs.benchmark.solvers import OTHERS, SAMPLERS, TRAINED
 from macs.benchmark.suite import ABLATION, GAMMA_OF, INPUT, LEVEL_OF
+from macs.lpips import SIDE
 
 Row = dict[str, Any]
 #: Digits of each metric in tables.

@@ -21,10 +21,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, interpolate, unfold
 
-from macs.lpips import Lpips
+from macs.lpips import Lpips, enlargement
 
-#: AlexNet is shown small images, enlarged, with at least so many pixels a side.
-SIDE = 84
 #: What a kind of patches weighs beside a layer of LPIPS.
 PATCHES = 0.3
 
@@ -40,7 +38,7 @@ def patches(x: Tensor) -> Places:
 
 def perceived(x: Tensor, network: Lpips, weight: float) -> Places:
     """Patches of images in [-1, 1] and, weighted by ``weight``, AlexNet's vectors; squares of their distances make up LPIPS."""
-    factor = -(-SIDE // min(x.shape[-2:]))
+    factor = enlargement(min(x.shape[-2:]))
     shown = interpolate(x, scale_factor=factor, mode="bilinear") if factor > 1 else x
     layers = enumerate(network.features(shown.expand(-1, 3, -1, -1)))
     shares = ((layer.float(), network.weights[f"lin{i}.weight"].to(layer.device).clamp_min(0).sqrt()) for i, layer in layers)
