@@ -1,4 +1,4 @@
-"""PSNR, SSIM and chi2 of the samplers on Fashion-MNIST test images: the table in a model's card.
+"""PSNR, SSIM and median chi2 of the samplers on Fashion-MNIST test images: the table in a model's card.
 
 All samplers of a task share the measurements and the start noise of each image. Plus-minus is 1.96 standard errors over images.
 Run: python benchmarks/quality.py --images 1000 --seed 0 [--model fashion-mnist] [--samplers "one step; MACS-D"]
@@ -42,7 +42,7 @@ def main():
     model = macs.load(args.model)
     x = fashion_mnist("test")[: args.images].float() / 255
     print(f"model {args.model}, {len(x)} test images, seed {args.seed}\n")
-    print("| task | sampler | NFE | PSNR | SSIM | chi2 |\n|---|---|---|---|---|---|")
+    print("| task | sampler | NFE | PSNR | SSIM | median chi2 |\n|---|---|---|---|---|---|")
     for task in macs.TASKS:
         y, physics = measured(x, task, args.seed)
         for label in args.samplers.split("; "):

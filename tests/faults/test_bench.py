@@ -16,22 +16,24 @@ from macs.benchmark.classifier import released
 from macs.benchmark.clock import time_rows
 from macs.benchmark.dataset import DATASETS
 from macs.benchmark.features import Extractor, to_bytes
-from macs.benchmark.figures import FAMILIES, member, shape
+from macs.benchmark.figures import FAMILIES, curved, member, networks, shape
 from macs.benchmark.folder import chunks, read_rows, slug, write_rows
 from macs.benchmark.join import join
 from macs.benchmark.networks import Names, Networks, loaded
 from macs.benchmark.paired import BASELINES, COMPARED, OUTSIDE, Difference, differences, rivals
 from macs.benchmark.paper import NFE, TABLE_I, TABLE_II, TABLE_III
 from macs.benchmark.perceptual import find_lpips
-from macs.benchmark.report import write_report
+from macs.benchmark.report import minus, write_report
 from macs.benchmark.run import METRICS, missing_jobs, restore_chunk, run
 from macs.benchmark.sealed import read_npz, write_npz
 from macs.benchmark.solvers import SAMPLERS, SOLVERS
 from macs.benchmark.suite import ABLATION, GAMMAS, LEVELS, Entry, chosen
-from macs.benchmark.tables import tables
+from macs.benchmark.tables import latex, tables
 from macs.cli import app
 from macs.errors import ConfigError, DataError, MacsWarning
+from macs.macs_d import MacsD
 from macs.metrics import psnr, ssim
+from macs.problem import Problem, to_sampler
 from macs.steps import Multistep
 from tests.lpips import random_weights
 
@@ -81,6 +83,7 @@ def test_rows_say_what_they_are(finished, test_set):
         assert row["images"] == 40
         assert row["features"] == "classifier"
         assert row["levels"][0] == 80
+        assert row["software"] == {"macs": macs.__version__, "torch": torch.__version__}, "no Inception was run"
         assert "lpips" not in row, "no weights were given"
         assert all(row[f"{m}_lo"] <= row[m] <= row[f"{m}_hi"] for m in METRICS if m != "lpips")
 
@@ -418,7 +421,8 @@ def test_the_report(finished):
         assert (finished.out / f"{name}-fashion-mnist.png").stat().st_size > 10_000
     residue = finished.out / "residue-fashion-mnist.png"
     assert not residue.exists(), "rows of two calls alone are no curve"
-    write_rows(finished.rows_path, [row | {"nfe": 2 + i} for i, row in enumerate(read_rows(finished.rows_path))])
+    rows = read_rows(finished.rows_path)
+    write_rows(finished.rows_path, [*rows, rows[0] | {"sampler": "MACS-D, 3 calls", "nfe": 3}])
     write_report(finished)
     assert residue.stat().st_size > 10_000
 
@@ -432,9 +436,67 @@ def a_row(label, task="inpainting", nfe=2, psnr_=20.0, fid=10.0):
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("images", "numbers"), [(10_000, ["18.97", "0.557", "19.85", "12.1"]), (500, ["18.97", "0.557", "", ""])]
+)
+def test_the_papers_distances_stand_beside_those_of_as_many_images(images, numbers):
+    rows = [a_row(label, "super-resolution") | {"images": images, "features": "inception"} for label in ("MACS", "Euler")]
+    [samplers] = tables(rows, [TABLE_II], [])
+    assert next(line for line in samplers.body if line[0] == "*paper: MACS*")[3:7] == numbers
+    page = latex(rows, TABLE_II, True)
+    assert page.startswith(f"% fashion-mnist, {images} test images, seed 0, inception features\n")
+    italics = " & ".join(rf"\textit{{{number}}}" if number else "--" for number in numbers)
+    assert rf"\textit{{MACS, paper}} & \textit{{2}} & {italics} & " in page
+    assert "Euler, paper" not in page, "the paper's Euler stands under the row that makes its calls"
+
+
+def test_the_ablation_is_on_the_grid_of_its_images():
+    """MACS-D's own grid ends higher on larger images, and its rivals on the same grid must too."""
+    for name, side in {"fashion-mnist": 28, "lsun-bedroom": 64}.items():
+        suite = DATASETS[name].suite("ablation")
+        assert suite["Multistep, same grid"].grid == MacsD().levels(2, 80.0, 0.002, side)
+
+
+def test_only_curves_are_drawn_as_residue():
+    rows = [
+        a_row("one step", nfe=1),
+        a_row("MACS-D"),
+        a_row("Multistep", "deblurring"),
+        a_row("DDIM, 3 calls", "deblurring", 3),
+    ]
+    assert curved(rows) == ["inpainting"]
+
+
+def test_the_noise_alone_is_the_residue_of_the_true_images(finished, test_set):
+    measured = finished.measured("inpainting")
+    y, physics = measured.part(0, len(test_set))
+    truth = Problem(y, physics).residual(to_sampler(measured.x)) / 4 / y.flatten(1).square().sum(1)
+    assert measured.noise_share() == pytest.approx(truth.sqrt().mean().item(), rel=0.02)
+
+
+def test_a_sweep_of_gamma_is_drawn_as_differences():
+    """A row without a difference has no place in a figure of differences."""
+    rows = [a_row("MACS"), a_row("MACS, gamma 15"), a_row("MACS, gamma 150")]
+    found = [
+        Difference("fashion-mnist", "inpainting", "MACS", "DDIM", m, v, v - 1, v + 2) for m, v in (("psnr", 3.0), ("fid", -4.0))
+    ]
+    found += [Difference("fashion-mnist", "inpainting", "MACS, gamma 15", "DDIM", "psnr", 1.0, 0.0, 2.0)]
+    [only] = minus(rows, "DDIM", found)
+    assert {key: only[key] for key in ("sampler", "psnr", "psnr_lo", "psnr_hi", "fid", "fid_lo", "fid_hi")} == {
+        "sampler": "MACS", "psnr": 3.0, "psnr_lo": 2.0, "psnr_hi": 5.0, "fid": -4.0, "fid_lo": -5.0, "fid_hi": -2.0,
+    }  # fmt: skip
+    assert minus(rows, None, found) == rows
+
+
+def test_models_share_a_plane(tmp_path):
+    rows = [a_row(label) | {"model": model} for model in ("one", "other") for label in ("MACS-D", "Multistep")]
+    rows.append(a_row("one step", nfe=1) | {"model": "one"})
+    assert networks(rows, tmp_path / "plane.png").stat().st_size > 10_000
+
+
 def test_studies_do_not_crowd_the_table():
     """All suites in one folder: the table lists its rows; the ablation, the sweeps and the pairs are tables of their own."""
-    rows = [a_row(label) for label in {**SAMPLERS, **ABLATION, **GAMMAS, **LEVELS}]
+    rows = [a_row(label) for label in dict.fromkeys([*SAMPLERS, *ABLATION, *GAMMAS, *LEVELS])]
     pairs = [("MACS-D", "DDIM"), ("MACS", "DDIM"), ("DDIM", "Multistep"), ("MACS, gamma 15", "DDIM"), ("no noise", "DDIM")]
     pairs += [("no noise", "MACS-D")]
     found = [Difference("fashion-mnist", "inpainting", *pair, m, -1.0, -2.0, -0.5) for pair in pairs for m in ("psnr", "fid")]

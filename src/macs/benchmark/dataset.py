@@ -8,7 +8,7 @@ from torch import Tensor
 
 from macs.benchmark.paper import TABLE_I, TABLE_II, TABLE_III, PaperTable
 from macs.benchmark.solvers import SOLVERS
-from macs.benchmark.suite import MEASUREMENT, STUDIES, Suite, table
+from macs.benchmark.suite import MEASUREMENT, Suite, studies, table
 from macs.data import fashion_mnist, read_images
 from macs.errors import ConfigError, unknown
 from macs.models.store import image_shape
@@ -75,10 +75,10 @@ def read_bedrooms(data: Path | None, take: slice, models: Sequence[str]) -> Tens
 DATASETS: dict[str, Dataset] = {
     "fashion-mnist": Dataset(
         "Fashion-MNIST", "fashion-mnist", tuple(TASKS), ("inception", "classifier"), (TABLE_II,),
-        {"table": table(gammas([TABLE_II])), **STUDIES, "solvers": SOLVERS}, read_fashion_mnist,
+        {"table": table(gammas([TABLE_II])), **studies(28), "solvers": SOLVERS}, read_fashion_mnist,
     ),
     "lsun-bedroom": Dataset(
         "LSUN Bedroom", "bedroom64", tuple(ALL_TASKS), ("inception",), (TABLE_I, TABLE_III),
-        {"table": {**MEASUREMENT, **table(gammas([TABLE_I, TABLE_III]))}, **STUDIES}, read_bedrooms,
+        {"table": {**MEASUREMENT, **table(gammas([TABLE_I, TABLE_III]))}, **studies(64)}, read_bedrooms,
     ),
 }  # fmt: skip

@@ -4,6 +4,7 @@ Colours are Okabe and Ito's, which colour-blind readers can tell apart; every se
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -61,8 +62,10 @@ def shape(label: str) -> str:
 def plane(rows: Sequence[Row], path: Path) -> Path:
     """PSNR against the Frechet distance, a point for each sampler of the table: up and left is better.
 
-    Samplers of many calls lie far from the others, which are drawn once more without them.
+    Samplers of many calls lie far from the others, which are drawn once more without them. A task of one row is left out.
     """
+    counts = Counter(row["task"] for row in rows)
+    rows = [row for row in rows if counts[row["task"]] > 1]
     few = [row for row in rows if row["nfe"] in CALLS]
     views = [rows, few] if 1 < len(few) < len(rows) else [rows]
     tasks = tasks_of(rows)
@@ -97,6 +100,31 @@ def scatter(axis: Any, rows: Sequence[Row]) -> dict[str, Any]:
     return handles
 
 
+def networks(rows: Sequence[Row], path: Path) -> Path:
+    """The plane of all models together, samplers of up to two calls: a shape for each sampler, a colour for each model."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    tasks, models = tasks_of(rows), list(dict.fromkeys(row["model"] for row in rows))
+    figure, axes = canvas(len(tasks), 4.2, 3.6)
+    handles: dict[str, Any] = {}
+    for axis, task in zip(axes[0], tasks, strict=True):
+        for row in (row for row in rows if row["task"] == task):
+            own, colour = row["sampler"].startswith("MACS-D"), COLOURS[models.index(row["model"])]
+            marker = "." if row["nfe"] == 1 else shape(row["sampler"])
+            look: dict[str, Any] = {"marker": marker, "linestyle": "none", "markersize": 11 if own else 7}
+            axis.plot(row["fid"], row["psnr"], color=colour, markerfacecolor=colour if own else "none", **look)
+            if row["sampler"] not in handles:
+                handles[row["sampler"]] = Line2D([], [], color="0.3", markerfacecolor="0.3" if own else "none", **look)
+        plain_log(axis, [row["fid"] for row in rows if row["task"] == task])
+        axis.set(title=task, xlabel=f"{NAMES[rows[0]['features']][0]} (lower is better)")
+        axis.grid(alpha=0.3)
+    axes[0, 0].set_ylabel("PSNR in dB (higher is better)")
+    known = {model: Patch(color=COLOURS[i]) for i, model in enumerate(models)} | handles
+    figure.legend(known.values(), known, loc="outside lower center", ncols=min(len(known), 6), fontsize=8)
+    return finish(figure, path)
+
+
 def plain_log(axis: Any, values: Sequence[float]) -> None:
     """A logarithmic scale where values differ by more than a factor of four, its numbers written out."""
     if max(values) <= 4 * min(values) or min(values) <= 0:
@@ -125,9 +153,21 @@ def half(row: Row, metric: str) -> float:
 FAMILIES = ("Multistep", "DDIM", "MACS", "MACS-D")
 
 
-def residue(rows: Sequence[Row], path: Path) -> Path:
-    """The paper's residue curves: the misfit of the result against the number of calls, for each family of samplers."""
-    tasks = tasks_of(rows)
+def curved(rows: Sequence[Row]) -> list[str]:
+    """The tasks of which some family has more than one number of calls, so that there is a curve to draw."""
+    calls: dict[tuple[str, str], set[int]] = {}
+    for row in rows:
+        for family in (family for family in FAMILIES if member(row["sampler"], family)):
+            calls.setdefault((row["task"], family), set()).add(row["nfe"])
+    return [task for task in tasks_of(rows) if any(len(calls.get((task, family), ())) > 1 for family in FAMILIES)]
+
+
+def residue(rows: Sequence[Row], noise: dict[str, float], path: Path) -> Path:
+    """The paper's residue curves: the misfit of the result against the number of calls, for each family of samplers.
+
+    ``noise`` is the misfit of the true image for each task, below which a sampler fits the noise.
+    """
+    tasks = list(noise)
     ticks = sorted({row["nfe"] for row in rows if any(member(row["sampler"], family) for family in FAMILIES)})
     figure, axes = canvas(len(tasks))
     handles: dict[str, Any] = {}
@@ -138,6 +178,7 @@ def residue(rows: Sequence[Row], path: Path) -> Path:
                 calls, values = zip(*points, strict=True)
                 style = {"marker": MARKERS[i], "color": COLOURS[i], "linestyle": STYLES[i], "fillstyle": "none"}
                 (handles[family],) = axis.plot(calls, values, **style)
+        handles["the noise alone"] = axis.axhline(noise[task], color="0.4", linestyle="--", zorder=0)
         axis.set(title=task, xlabel="network calls", xticks=ticks, xlim=(ticks[0] - 0.3, ticks[-1] + 0.3))
         axis.grid(alpha=0.3)
     axes[0, 0].set_ylabel(r"$\|y - A\hat x\| / \|y\|$")
@@ -150,9 +191,12 @@ def member(label: str, family: str) -> bool:
     return label in ("one step", family, f"{family}, 3 calls", f"{family}, 4 calls")
 
 
-def sweep(rows: Sequence[Row], place: Callable[[Row], tuple[str, float]], name: str, path: Path) -> Path:
-    """PSNR and the Frechet distance of each task against a parameter; ``place`` gives a row's line and place on it."""
-    metrics = {"psnr": "PSNR in dB", "fid": NAMES[rows[0]["features"]][0]}
+def sweep(rows: Sequence[Row], place: Callable[[Row], tuple[str, float]], name: str, what: str, path: Path) -> Path:
+    """PSNR and the Frechet distance of each task against a parameter; ``place`` gives a row's line and place on it.
+
+    ``what`` is written before the metrics, where they are differences.
+    """
+    metrics = {"psnr": f"{what}PSNR in dB", "fid": f"{what}{NAMES[rows[0]['features']][0]}"}
     tasks, lines = tasks_of(rows), list(dict.fromkeys(place(row)[0] for row in rows))
     ticks = sorted({place(row)[1] for row in rows})
     figure, axes = canvas(len(tasks), 3.6, 2.8, rows=len(metrics))

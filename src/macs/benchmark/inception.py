@@ -9,6 +9,7 @@ References:
     Heusel et al., 2017; the differences from torchvision's network are those documented by torch-fidelity.
 """
 
+import importlib.metadata
 import importlib.util
 import os
 import warnings
@@ -203,10 +204,17 @@ class Pooled(nn.Module):
         return self.model.pooled(x)
 
 
-def accelerated(model: Inception) -> Callable[[Tensor], Tensor]:
-    """The same network, in float32 too, in OpenVINO's runtime where that is installed; else as it is.
+def runtime() -> str:
+    """What :func:`accelerated` runs the network in."""
+    if importlib.util.find_spec("openvino") is None:
+        return f"torch {torch.__version__}, float32"
+    return f"openvino {importlib.metadata.version('openvino')}, float32"
 
-    The features agree to the last bits of float32 (``benchmarks/inception.py`` measures both, and how far FID moves).
+
+def accelerated(model: Inception, precision: str = "f32") -> Callable[[Tensor], Tensor]:
+    """The same network in OpenVINO's runtime where that is installed; else as it is.
+
+    In float32 the features agree to its last bits; in bfloat16 FID moves too far for a table (``benchmarks/inception.py``).
     """
     if importlib.util.find_spec("openvino") is None:
         return model
@@ -215,7 +223,7 @@ def accelerated(model: Inception) -> Callable[[Tensor], Tensor]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         graph = openvino.convert_model(Pooled(model), example_input=torch.zeros(2, 3, SIDE, SIDE), input=[-1, 3, SIDE, SIDE])
-    settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": torch.get_num_threads()}
+    settings = {"INFERENCE_PRECISION_HINT": precision, "INFERENCE_NUM_THREADS": torch.get_num_threads()}
     compiled = openvino.Core().compile_model(graph, "CPU", settings)
     return lambda images: torch.from_numpy(compiled(prepared(images).numpy())[0].copy())
 

@@ -10,10 +10,11 @@ Numbers = tuple[float, float, float, float]
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A table: the side of its images, the heading and the guidance scale of each task, and the numbers of each method."""
+    """A table: the side and number of its test images, heading and guidance scale of each task, numbers of each method."""
 
     number: str
     side: int
+    images: int
     tasks: dict[str, str]
     gamma: dict[str, float]
     methods: dict[str, tuple[Numbers, ...]]
@@ -27,6 +28,7 @@ class PaperTable:
 TABLE_I = PaperTable(
     "I",
     256,
+    300,
     {
         "super-resolution": r"Super-Resolution $\times4$",
         "inpainting": "Inpainting",
@@ -45,6 +47,7 @@ TABLE_I = PaperTable(
 TABLE_II = PaperTable(
     "II",
     28,
+    10_000,
     {
         "super-resolution": r"Super-Resolution $\times2$",
         "inpainting": "Inpainting",
@@ -63,6 +66,7 @@ TABLE_II = PaperTable(
 TABLE_III = PaperTable(
     "III",
     256,
+    300,
     {"nonlinear-deblurring": "Nonlinear Deblurring"},
     {"nonlinear-deblurring": 0.5},
     {

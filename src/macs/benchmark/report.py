@@ -44,7 +44,7 @@ def write_report(bench: Bench) -> Path:
         raise ConfigError(f"{bench.out} holds no finished row to report of; run it without --report first")
     check_folder(bench, REPORTED)
     found = paired(bench, rows)
-    drawn = draw(bench, rows)
+    drawn = draw(bench, rows, found)
     side = bench.pixels.shape[-1]
     paper = [table for table in bench.about.tables if table.side == side and rows[0]["features"] == "inception"]
     for model in models_of(rows):
@@ -88,21 +88,24 @@ def paired(bench: Bench, rows: list[Row]) -> list[Difference]:
     return found
 
 
-def draw(bench: Bench, rows: list[Row]) -> list[Path]:
-    """The figures that the rows allow, for each model."""
-    out = []
+def draw(bench: Bench, rows: list[Row], found: list[Difference]) -> list[Path]:
+    """The figures that the rows allow, of all models together and of each."""
+    few = [row for row in rows if row["sampler"] in SAMPLERS and row["nfe"] in (1, 2)]
+    out = [figures.networks(few, bench.out / "plane.png")] if len(models_of(few)) > 1 else []
     for model in models_of(rows):
         mine = [row for row in rows if row["model"] == model]
         name = slug(model)
         plotted = [row for row in mine if row["sampler"] in SAMPLERS]
-        if len({row["sampler"] for row in plotted}) > 1:
+        if len(plotted) > len(figures.tasks_of(plotted)):
             out.append(figures.plane(plotted, bench.out / f"plane-{name}.png"))
-        if len({row["nfe"] for row in mine if any(figures.member(row["sampler"], family) for family in figures.FAMILIES)}) > 1:
-            out.append(figures.residue(mine, bench.out / f"residue-{name}.png"))
-        for parameter, (axis, place) in sweeps(bench).items():
-            swept = [row for row in mine if place(row) is not None]
+        if curved := figures.curved(mine):
+            noise = {task: bench.measured(task).noise_share() for task in curved}
+            out.append(figures.residue(mine, noise, bench.out / f"residue-{name}.png"))
+        for parameter, (axis, place, against) in sweeps(bench).items():
+            swept = [row for row in minus(mine, against, found) if place(row) is not None]
             if len({row["sampler"] for row in swept}) > 2:
-                out.append(figures.sweep(swept, place, axis, bench.out / f"{parameter}-{name}.png"))
+                what = f"difference from {against}: " if against else ""
+                out.append(figures.sweep(swept, place, axis, what, bench.out / f"{parameter}-{name}.png"))
         for task in dict.fromkeys(row["task"] for row in mine if row["sampler"] in OTHERS):
             solvers = [row for row in mine if row["task"] == task and row["sampler"] in TRAINED]
             out.append(figures.pareto(solvers, TRAINED, bench.out / f"solvers-{task}-{name}.png"))
@@ -125,13 +128,29 @@ def compared(bench: Bench, rows: list[Row], model: str, path: Path) -> list[Path
     return [figures.comparison(given(bench, tasks) | columns, path)] if columns else []
 
 
-def sweeps(bench: Bench) -> dict[str, tuple[str, Callable[[Row], Any]]]:
-    """The figures of a parameter: the name of its axis, and the line and place of a row, or None."""
+def minus(rows: list[Row], against: str | None, found: list[Difference]) -> list[Row]:
+    """The rows with their differences from another in place of PSNR and the Frechet distance, where these are known."""
+    if against is None:
+        return rows
+    known = {(d.model, d.task, d.sampler, d.metric): d for d in found if d.against == against}
+    out = []
+    for row in rows:
+        pairs = {m: known.get((row["model"], row["task"], row["sampler"], m)) for m in ("psnr", "fid")}
+        values = {m: {m: d.value, f"{m}_lo": d.lo, f"{m}_hi": d.hi} for m, d in pairs.items() if d is not None}
+        out += [row | values["psnr"] | values["fid"]] if len(values) == len(pairs) else []
+    return out
+
+
+def sweeps(bench: Bench) -> dict[str, tuple[str, Callable[[Row], Any], str | None]]:
+    """The figures of a parameter: the name of its axis, the line and place of a row, or None, and what it is compared with."""
 
     def gamma(row: Row) -> tuple[str, float] | None:
         return ("MACS", bench.about.gamma[row["task"]]) if row["sampler"] == "MACS" else GAMMA_OF.get(row["sampler"])
 
-    return {"gamma": ("gamma", gamma), "level": ("second level s", lambda row: LEVEL_OF.get(row["sampler"]))}
+    return {
+        "gamma": ("gamma of MACS", gamma, "DDIM"),
+        "level": ("second level s", lambda row: LEVEL_OF.get(row["sampler"]), None),
+    }
 
 
 def given(bench: Bench, tasks: list[str]) -> dict[str, dict[str, Any]]:

@@ -15,9 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from macs import __version__
 from macs.benchmark.bench import Bench, Job
 from macs.benchmark.features import Extractor
 from macs.benchmark.folder import check_folder, check_settings, chunks, enter, images_path, read_rows, write_rows
+from macs.benchmark.inception import runtime
 from macs.benchmark.intervals import interval
 from macs.benchmark.measure import Measured
 from macs.benchmark.networks import check_conditions, loaded
@@ -128,6 +130,12 @@ def keep_each(path: Path, each: dict[str, np.ndarray]) -> None:
     write_npz(path, {key: values.astype(np.float32) for key, values in each.items() if key in COMPARED})
 
 
+def software(features: str) -> dict[str, str]:
+    """What computed a row: this package, torch and, where they are Inception's, the runtime of the features."""
+    versions = {"macs": __version__, "torch": torch.__version__}
+    return versions | ({"inception": runtime()} if features == "inception" else {})
+
+
 def with_interval(metric: str, value: float, each: Tensor, seed: int) -> dict[str, float]:
     """A metric as a row has it, with the ends of its interval."""
     low, high = interval(each, value, seed)
@@ -214,7 +222,7 @@ def fresh_rows(
             row = {
                 "model": name, "task": task, "sampler": job[2], "settings": bench.entries[job[2]].settings(task),
                 "levels": [round(t, 6) for t in out.levels], "nfe": out.nfe, "images": len(x), "seed": bench.seed,
-                "features": bench.features, "seconds_per_image": round(out.seconds, 6),
+                "features": bench.features, "seconds_per_image": round(out.seconds, 6), "software": software(bench.features),
             }  # fmt: skip
             for metric in METRICS:
                 if metric in values:

@@ -149,22 +149,30 @@ def table(gamma: dict[str, float]) -> Suite:
     return rows | {"DPM-Solver": Entry(DpmSolver(), 8), "Heun, 20 steps": Entry(Heun(), 20), "Heun": Entry(Heun(), 40)}
 
 
-#: The ablation of MACS-D: the data step, what noise returns and where, a last level set by the residual, all on its own grid;
-#: then the lower level of its averaged variant, with none of the first estimate and with more of it.
-GRID = MacsD().levels(2, T_MAX, T_MIN)
-ABLATION: Suite = {
-    "MACS-D": Entry(MacsD(), 2),
-    "without the data step": Entry(MacsD(data=None), GRID),
-    "data step after the last call": Entry(MacsD(tolerance=0.0), GRID),
-    "noise everywhere": Entry(MacsD(null=False), GRID),
-    "all of the noise": Entry(MacsD(eta=1.0), GRID),
-    "no noise": Entry(MacsD(eta=0.0), GRID),
-    "reused noise": Entry(Ddim(data=MacsD().data), GRID),
-    "level set by the residual": Entry(MacsD(polish=True), 2),
-    "Multistep, same grid": Entry(Multistep(), GRID),
-    "lower level": Entry(AveragedMacsD(mean=0.0), 2),
-    "lower level, a quarter of the first": Entry(AveragedMacsD(mean=0.25), 2),
-}
+def ablation(side: int) -> Suite:
+    """The ablation of MACS-D on images of ``side`` pixels, on its grid for that size.
+
+    The data step, what noise returns and where, a last level set by the residual; then the lower level of its averaged
+    variant, with none of the first estimate and with more of it.
+    """
+    grid = MacsD().levels(2, T_MAX, T_MIN, side)
+    return {
+        "MACS-D": Entry(MacsD(), 2),
+        "without the data step": Entry(MacsD(data=None), grid),
+        "data step after the last call": Entry(MacsD(tolerance=0.0), grid),
+        "noise everywhere": Entry(MacsD(null=False), grid),
+        "all of the noise": Entry(MacsD(eta=1.0), grid),
+        "no noise": Entry(MacsD(eta=0.0), grid),
+        "reused noise": Entry(Ddim(data=MacsD().data), grid),
+        "level set by the residual": Entry(MacsD(polish=True), 2),
+        "Multistep, same grid": Entry(Multistep(), grid),
+        "lower level": Entry(AveragedMacsD(mean=0.0), 2),
+        "lower level, a quarter of the first": Entry(AveragedMacsD(mean=0.25), 2),
+    }
+
+
+#: The labels of the ablation, whatever the size of the images.
+ABLATION = tuple(ablation(28))
 
 #: A sweep: for each label the line it belongs to, and its place on that line.
 Sweep = dict[str, tuple[str, float]]
@@ -178,8 +186,10 @@ SWEPT: dict[str, Sampler] = {"Multistep": Multistep(), "MACS-D": MacsD()}
 LEVEL_OF: Sweep = {f"{name}, s {s:g}": (name, s) for name in SWEPT for s in (0.4, 0.8, 1.6, 2.8, 4.4, 8.0, 16.0)}
 LEVELS: Suite = {label: Entry(SWEPT[name], (T_MAX, s)) for label, (name, s) in LEVEL_OF.items()}
 
-#: What every dataset has beside its table.
-STUDIES: dict[str, Suite] = {"ablation": ABLATION, "gammas": GAMMAS, "levels": LEVELS}
+
+def studies(side: int) -> dict[str, Suite]:
+    """What a dataset of images of ``side`` pixels has beside its table."""
+    return {"ablation": ablation(side), "gammas": GAMMAS, "levels": LEVELS}
 
 
 def chosen(suite: Suite, names: Iterable[str] | None) -> Suite:

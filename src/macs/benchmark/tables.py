@@ -45,8 +45,14 @@ def table(rows: Sequence[Row], paper: Sequence[PaperTable]) -> tuple[list[str], 
     body = [cells(row, metrics) for row in rows]
     for printed in paper:
         if rows[0]["task"] in printed.tasks:
-            body += [line + [""] * (len(heads) - len(line)) for line in paper_rows(printed, rows[0]["task"])]
+            lines = paper_rows(printed, rows[0]["task"], set_beside(printed, rows))
+            body += [line + [""] * (len(heads) - len(line)) for line in lines]
     return heads, body
+
+
+def set_beside(paper: PaperTable, rows: Sequence[Row]) -> bool:
+    """Whether the paper's distances belong beside ours: a distance depends on the number of images."""
+    return rows[0]["images"] == paper.images
 
 
 def solver_table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
@@ -138,13 +144,14 @@ NOTES: tuple[tuple[Callable[[Sequence[Row]], bool], str], ...] = (
         "images alone, on networks trained once and one seed, and not corrected for the number of comparisons. Samplers run on "
         "their own grids, as the column says; MACS-D's last level was chosen on validation images, those of the others are "
         "published ones. A Frechet distance falls as the number of images grows, by more for some rows than for others: "
-        "compare it at equal numbers only, and read its intervals as those of the distance at this number.",
+        "compare it at equal numbers only, and read its intervals as those of the distance at this number; the paper's stands "
+        "beside it only at the number of the paper's test images.",
     ),
     (
         lambda rows: rows[0]["features"] == "inception" and rows[0]["images"] <= FEATURES,
         f"Fewer images than the {FEATURES} features of Inception leave most of their covariance unseen: FID is then far above "
         "what many images would give, and differences between rows are larger too; KID suffers less, but its intervals are "
-        "wide.",
+        "wide. The paper's FID and KID are therefore left out.",
     ),
     (
         lambda rows: rows[0]["features"] == "inception",
@@ -180,7 +187,8 @@ def preamble(rows: Sequence[Row]) -> str:
     return (
         f"{row['images']:,} test images, seed {row['seed']}, sigma_y 0.05 on [-1, 1], {row['features']} features, "
         "reference: the true images of the same set, rounded to 8 bits as the restored ones are. All samplers of a task share "
-        "measurements and start noise. Plus-minus is half of a 95 % bootstrap interval over images; NFE is counted. "
+        "measurements and start noise. Plus-minus is half of a 95 % bootstrap interval over images, for the two distances of "
+        "what each image contributes to first order; NFE is counted. "
         f"{notes} "
         f"macs {__version__} on {platform.machine()}; times are after a warm-up and without a trace, {timing(rows)}."
     )
@@ -200,13 +208,15 @@ def markdown_table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def paper_rows(paper: PaperTable, task: str) -> list[list[str]]:
+def paper_rows(paper: PaperTable, task: str, distances: bool) -> list[list[str]]:
     """The paper's numbers for a task, its own network, as lines of our table."""
-    out = []
-    for method, nfe in NFE.items():
-        p, s, f, k = paper.published(method, task)
-        out.append([f"*paper: {method}*", "", str(nfe), f"{p:.2f}", f"{s:.3f}", f"{f:.2f}", f"{k:.1f}"])
-    return out
+    return [[f"*paper: {method}*", "", str(nfe), *published(paper, method, task, distances)] for method, nfe in NFE.items()]
+
+
+def published(paper: PaperTable, method: str, task: str, distances: bool) -> list[str]:
+    """PSNR and SSIM as the paper prints them and, if asked for, FID and KID."""
+    p, s, f, k = paper.published(method, task)
+    return [f"{p:.2f}", f"{s:.3f}", *((f"{f:.2f}", f"{k:g}") if distances else ("", ""))]
 
 
 def report_markdown(
@@ -252,7 +262,7 @@ def report_html(
 
 #: The rows of the paper's tables: our label, and the paper's method.
 LATEX_ROWS = {
-    INPUT: None, "DPM-Solver": "DPM-Solver", "Heun": "Heun", "Euler, as published": "Euler", "Euler": "Euler", "DDIM": None,
+    INPUT: None, "DPM-Solver": "DPM-Solver", "Heun": "Heun", "Euler, as published": "Euler", "Euler": None, "DDIM": None,
     "aDDIM": None, "Multistep": "Multistep", "MACS": "MACS", "MACS-D": None, "MACS-D, averaged": None,
     "MACS-D, coarse average": None,
 }  # fmt: skip
@@ -263,7 +273,9 @@ def latex(rows: Sequence[Row], layout: PaperTable, with_paper: bool) -> str:
     by = {(row["task"], row["sampler"]): row for row in rows}
     metrics = quality(rows)
     names = " & ".join(metrics.values()).replace("x 10^3", r"$\times 10^3$")
+    row = rows[0]
     lines = [
+        f"% {row['model']}, {row['images']} test images, seed {row['seed']}, {row['features']} features",
         r"\begin{tabular}{lc" + "c" * len(metrics) * len(layout.tasks) + "}", r"\hline",
         "& " + "".join(rf"& \multicolumn{{{len(metrics)}}}{{c}}{{{head}}} " for head in layout.tasks.values()) + r"\\",
         "Method & NFE " + f"& {names} " * len(layout.tasks) + r"\\", r"\hline",
@@ -276,15 +288,15 @@ def latex(rows: Sequence[Row], layout: PaperTable, with_paper: bool) -> str:
         ours = (f"{row[m]:.{DIGITS[m]}f}" if row and m in row else "--" for row in here for m in metrics)
         lines.append(f"{label} & {known[0]['nfe']} & {' & '.join(ours)} " + r"\\")
         if method is not None and with_paper:
-            numbers = printed(layout, method, len(metrics))
+            numbers = printed(layout, method, len(metrics), set_beside(layout, rows))
             lines.append(rf"\textit{{{method}, paper}} & \textit{{{NFE[method]}}} & {numbers} \\")
     return "\n".join([*lines, r"\hline", r"\end{tabular}"]) + "\n"
 
 
-def printed(layout: PaperTable, method: str, columns: int) -> str:
+def printed(layout: PaperTable, method: str, columns: int, distances: bool) -> str:
     """The paper's numbers of a method for all tasks, in italics, in so many columns each."""
     out = []
     for task in layout.tasks:
-        numbers = [rf"\textit{{{v:g}}}" for v in layout.published(method, task)]
-        out += numbers + ["--"] * (columns - len(numbers))
+        numbers = published(layout, method, task, distances)
+        out += [rf"\textit{{{number}}}" if number else "--" for number in numbers] + ["--"] * (columns - len(numbers))
     return " & ".join(out)
