@@ -13,6 +13,7 @@ import macs
 from macs.benchmark.features import to_bytes
 from macs.benchmark.inception import accelerated, load_inception
 from macs.data import fashion_mnist
+from macs.demo import measured
 from macs.distances import Reference, frechet, kernel
 
 
@@ -25,15 +26,17 @@ def main():
     networks = {"PyTorch": inception, "OpenVINO": accelerated(inception), "OpenVINO, bfloat16": accelerated(inception, "bf16")}
     x = fashion_mnist("test")[: args.images].float() / 255
     model = macs.load("fashion-mnist")
-    physics = macs.task("deblurring", model)
-    sets = {"true": x, "restored": macs.Solver(model, macs.MacsD(), steps=2)(physics(x), physics, seed=0)}
+    y, physics = measured(x, "deblurring", 0)
+    sets = {"true": x, "restored": macs.Solver(model, macs.MacsD(), steps=2)(y, physics, seed=0)}
     print(f"{args.images} images, {torch.get_num_threads()} threads, seed 0")
     seconds, found = {}, {}
     with torch.no_grad():
         for label, network in networks.items():
             network(to_bytes(x[:50]))
             start = time.perf_counter()
-            found[label] = {name: torch.cat([network(part) for part in to_bytes(y).split(50)]) for name, y in sets.items()}
+            found[label] = {
+                name: torch.cat([network(part) for part in to_bytes(images).split(50)]) for name, images in sets.items()
+            }
             seconds[label] = time.perf_counter() - start
     features = found["PyTorch"]
     for label, others in found.items():

@@ -273,9 +273,9 @@ def latex(rows: Sequence[Row], layout: PaperTable, with_paper: bool) -> str:
     by = {(row["task"], row["sampler"]): row for row in rows}
     metrics = quality(rows)
     names = " & ".join(metrics.values()).replace("x 10^3", r"$\times 10^3$")
-    row = rows[0]
+    first = rows[0]
     lines = [
-        f"% {row['model']}, {row['images']} test images, seed {row['seed']}, {row['features']} features",
+        f"% {first['model']}, {first['images']} test images, seed {first['seed']}, {first['features']} features",
         r"\begin{tabular}{lc" + "c" * len(metrics) * len(layout.tasks) + "}", r"\hline",
         "& " + "".join(rf"& \multicolumn{{{len(metrics)}}}{{c}}{{{head}}} " for head in layout.tasks.values()) + r"\\",
         "Method & NFE " + f"& {names} " * len(layout.tasks) + r"\\", r"\hline",
