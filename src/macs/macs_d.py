@@ -137,7 +137,7 @@ class AveragedMacsD(MacsD):
     or a Gaussian filter: then coarse structure is averaged, and fine texture is that of the last estimate alone. All of it was
     chosen on validation images of Fashion-MNIST, for deblurring: a tenth of whole estimates for the lowest FID, half of their
     coarse structure (``mean=0.5, smooth=0.7``) for more PSNR and a lower KID. Where a measurement says much of the image,
-    MACS-D is the better choice.
+    and for blurred images of 64 pixels, MACS-D is the better choice.
 
     Args:
         mean: the share w of the estimates before the last one.
