@@ -34,6 +34,7 @@ TABLES = [
     ("README.md", "Sharper, at the price of PSNR", 0, "fashion-mnist-score", ALL),
     ("README.md", "In colour", 0, "bedroom64", ROOMS),
     ("docs/findings.md", "What MACS-D adds", 0, "fashion-mnist", ALL),
+    ("docs/findings.md", "Three and four calls", 0, "fashion-mnist", ALL),
     ("docs/findings.md", "What each part does", 0, "fashion-mnist", FIRST),
     ("docs/findings.md", "On a weaker network", 0, "fashion-mnist-sbi", ALL),
     ("docs/findings.md", "On a weaker network", 1, "fashion-mnist-sbi", FIRST),
@@ -130,6 +131,12 @@ def check_joint(table, rows, metrics):
     return checked
 
 
+def alike(line):
+    """Of a table of differences: MACS-D with as many calls as the row that it is compared with."""
+    _, comma, calls = line[1].partition(", ")
+    return line[0], f"MACS-D{comma}{calls}", line[1]
+
+
 def averages(line):
     """Of the table of averages: deblurring, the row's label, and DDIM with as many calls."""
     calls = "" if line[1] == "2" else f", {line[1]} calls"
@@ -143,7 +150,7 @@ def test_a_table_is_what_the_rows_say(page, heading, place, model, folder):
     if table[0][1] == "sampler":
         assert check_list(table, rows, pairs) >= 15
     elif table[0][1] == "against":
-        assert check_differences(table, pairs, lambda line: (line[0], "MACS-D", line[1])) >= 24
+        assert check_differences(table, pairs, alike) >= 16
     elif table[0][1] == "calls":
         for line in table[1:]:
             task, label, _ = averages(line)
