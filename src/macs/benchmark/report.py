@@ -7,13 +7,15 @@ from typing import Any
 from macs.benchmark import figures
 from macs.benchmark.bench import Bench, Job
 from macs.benchmark.folder import REPORTED, check_folder, chunks, read_rows, slug, write_rows
+from macs.benchmark.networks import loaded
 from macs.benchmark.paired import Difference, as_lines, differences
+from macs.benchmark.run import restore_chunk
 from macs.benchmark.sealed import read_npz
 from macs.benchmark.solvers import OTHERS, SAMPLERS, TRAINED
 from macs.benchmark.suite import GAMMA_OF, LEVEL_OF
 from macs.benchmark.tables import latex, report_html, report_markdown
 from macs.demo import enlarged
-from macs.errors import ConfigError
+from macs.errors import ConfigError, MacsError
 from macs.training.checkpoint import write_atomically
 
 Row = dict[str, Any]
@@ -21,8 +23,10 @@ Row = dict[str, Any]
 SHOWN = (
     "DPM-Solver",
     "Heun",
+    "one step",
     "Euler",
     "DDIM",
+    "aDDIM",
     "Multistep",
     "MACS",
     "MACS-D",
@@ -114,15 +118,12 @@ def draw(bench: Bench, rows: list[Row], found: list[Difference]) -> list[Path]:
 
 
 def compared(bench: Bench, rows: list[Row], model: str, path: Path) -> list[Path]:
-    """The visual comparison; where images of it have left the cache, the one that is there is kept."""
+    """The visual comparison; where images of it can no longer be had, the one that is there is kept."""
     settings = {(row["task"], row["sampler"]): row["settings"] for row in rows}
     tasks = list(dict.fromkeys(row["task"] for row in rows))
     labels = [label for label in SHOWN if all((task, label) in settings for task in tasks)]
-    columns = {}
-    for label in labels:
-        parts = {task: first_images(bench, (model, task, label), settings[task, label]) for task in tasks}
-        if all(part is not None for part in parts.values()):
-            columns[label] = parts
+    shown = {task: first_images(bench, model, task, {label: settings[task, label] for label in labels}) for task in tasks}
+    columns = {label: {task: shown[task][label] for task in tasks} for label in labels if all(label in shown[t] for t in tasks)}
     if len(columns) < len(labels) and path.exists():
         return [path]
     return [figures.comparison(given(bench, tasks) | columns, path)] if columns else []
@@ -160,7 +161,21 @@ def given(bench: Bench, tasks: list[str]) -> dict[str, dict[str, Any]]:
     return {"truth": dict.fromkeys(tasks, bench.truth[:EACH]), "measurement": measured}
 
 
-def first_images(bench: Bench, job: Job, settings: str) -> Any:
+def first_images(bench: Bench, model: str, task: str, settings: dict[str, str]) -> dict[str, Any]:
+    """The first images of a task's rows by label: from the cache, else restored again; without those that cannot be had."""
+    found = {label: cached_images(bench, (model, task, label), set_to) for label, set_to in settings.items()}
+    gone = [label for label, images in found.items() if images is None]
+    same = [label for label in gone if settings[label] == bench.about.contenders[label].settings(task)]
+    if same and networks_are_known(bench, model, task):
+        networks = loaded(bench.names, model, task)
+        y, physics = bench.measured(task).part(0, EACH)
+        for label in same:
+            solver = bench.about.contenders[label].solver(networks, task)
+            found[label] = restore_chunk(solver, y, physics, range(EACH), bench.seed, False)["x"]
+    return {label: images for label, images in found.items() if images is not None}
+
+
+def cached_images(bench: Bench, job: Job, settings: str) -> Any:
     """The first restored images of a row, or None where they are no longer in the cache."""
     found: list[Any] = []
     for path in chunks(bench, job, settings).values():
@@ -171,3 +186,12 @@ def first_images(bench: Bench, job: Job, settings: str) -> Any:
             return None
         found += list(part["x"])
     return found[:EACH]
+
+
+def networks_are_known(bench: Bench, model: str, task: str) -> bool:
+    """Whether the networks of a task are here, and those that its rows came from."""
+    try:
+        now = bench.names.digests([model], [task], ("model",))
+    except MacsError:
+        return False
+    return now.items() <= check_folder(bench, REPORTED).items()
