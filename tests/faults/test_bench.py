@@ -1,6 +1,7 @@
 """A benchmark that is killed goes on, repeats itself, refuses a folder of something else, and calls no other distance FID."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from macs.benchmark.classifier import released
 from macs.benchmark.clock import time_rows
 from macs.benchmark.dataset import DATASETS
 from macs.benchmark.features import Extractor, to_bytes
-from macs.benchmark.figures import FAMILIES, curved, member, networks, shape
+from macs.benchmark.figures import FAMILIES, curved, member, networks, plane, shape
 from macs.benchmark.folder import chunks, read_rows, slug, write_rows
 from macs.benchmark.join import join
 from macs.benchmark.networks import Names, Networks, loaded
@@ -281,7 +282,15 @@ def test_a_report_says_which_times_may_be_compared(finished, test_set):
     assert "compare those of rows that were computed together" in (finished.out / "report.md").read_text()
     time_rows(finished, lambda row: None)
     write_report(finished)
-    assert "in turns, and may be compared" in (finished.out / "report.md").read_text()
+    report = (finished.out / "report.md").read_text()
+    assert "in turns, and may be compared among these." in report
+    assert not re.search(r"\d\* \|", report)
+    rows = read_rows(finished.rows_path)
+    write_rows(finished.rows_path, [{k: v for k, v in rows[0].items() if k != "timed"}, *rows[1:]])
+    write_report(finished)
+    report = (finished.out / "report.md").read_text()
+    assert "but for those with a star, taken when the row was computed" in report
+    assert re.findall(r"^\| (.*?) \|.*\d\* \|$", report, re.MULTILINE) == [rows[0]["sampler"]]
     assert all(0 < row["seconds_per_image"] < 10 for row in read_rows(finished.rows_path))
 
 
@@ -492,6 +501,39 @@ def test_models_share_a_plane(tmp_path):
     rows = [a_row(label) | {"model": model} for model in ("one", "other") for label in ("MACS-D", "Multistep")]
     rows.append(a_row("one step", nfe=1) | {"model": "one"})
     assert networks(rows, tmp_path / "plane.png").stat().st_size > 10_000
+
+
+def test_models_keep_their_colours(tmp_path, monkeypatch):
+    """Whatever the order in which rows were computed."""
+    drawn = []
+    monkeypatch.setattr("macs.benchmark.figures.finish", lambda figure, path: drawn.append(figure))
+    rows = [a_row("MACS-D", fid=10.0 + i) | {"model": model} for i, model in enumerate(("one", "other"))]
+    for some in (rows, rows[::-1]):
+        networks(some, tmp_path / "plane.png")
+    colours = [{point.get_xdata()[0]: point.get_color() for point in figure.axes[0].lines} for figure in drawn]
+    assert colours[0] == colours[1]
+    assert len(set(colours[0].values())) == 2
+
+
+def test_samplers_of_many_calls_do_not_hide_the_others(tmp_path, monkeypatch):
+    """Above are the samplers of few calls; below, for the tasks that have others, all of them."""
+    drawn = []
+    monkeypatch.setattr("macs.benchmark.figures.finish", lambda figure, path: drawn.append(figure))
+    few = [
+        a_row(label, task, fid=10.0 + i) for task in ("inpainting", "deblurring") for i, label in enumerate(("MACS-D", "DDIM"))
+    ]
+    plane([*few, a_row("Heun", "inpainting", nfe=79, fid=60.0)], tmp_path / "plane.png")
+    panels = {
+        axis.get_title(): (
+            sorted(point.get_xdata()[0] for point in axis.lines if point.get_marker() != "None"),
+            axis.get_xscale(),
+        )
+        for axis in drawn[0].axes
+    }
+    assert panels == {
+        "inpainting": ([10.0, 11.0], "linear"), "deblurring": ([10.0, 11.0], "linear"),
+        "inpainting, with many calls": ([10.0, 11.0, 60.0], "log"),
+    }  # fmt: skip
 
 
 def test_studies_do_not_crowd_the_table():

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from macs.benchmark.features import NAMES
+from macs.benchmark.suite import SAME_GRID
 
 Row = dict[str, Any]
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -47,11 +48,13 @@ def tasks_of(rows: Sequence[Row]) -> list[str]:
 #: In the plane a shape stands for a sampler, a colour for its number of calls; what lies on top of each other is still seen.
 SHAPES = {
     "MACS-D": "*", "MACS-D, averaged": "P", "MACS-D, coarse average": "H", "Multistep": "o", "one step": "o", "DDIM": "s",
-    "MACS": "D", "aDDIM": "^",
+    "MACS": "D", "aDDIM": "^", SAME_GRID: "<",
     "Euler": "v", "Euler, as published": ">", "DPM-Solver": "X", "Heun, 20 steps": "p", "Heun": "h",
 }  # fmt: skip
 CALLS = {1: "#E69F00", 2: "#0072B2", 3: "#009E73", 4: "#D55E00"}
 MANY = "#000000"
+#: What the bars of a figure are, where it shows the rows and not their differences.
+BARS = "bars: 95 % interval of each point alone; differences on the same images have narrower ones, which are in the report"
 
 
 def shape(label: str) -> str:
@@ -62,25 +65,42 @@ def shape(label: str) -> str:
 def plane(rows: Sequence[Row], path: Path) -> Path:
     """PSNR against the Frechet distance, a point for each sampler of the table: up and left is better.
 
-    Samplers of many calls lie far from the others, which are drawn once more without them. A task of one row is left out.
+    Samplers of many calls lie far from the others, which are drawn alone below them. A task of one row is left out.
     """
     counts = Counter(row["task"] for row in rows)
     rows = [row for row in rows if counts[row["task"]] > 1]
-    few = [row for row in rows if row["nfe"] in CALLS]
-    views = [rows, few] if 1 < len(few) < len(rows) else [rows]
-    tasks = tasks_of(rows)
+    tasks, many = tasks_of(rows), {row["task"] for row in rows if row["nfe"] not in CALLS}
+    near = [row for row in rows if row["nfe"] in CALLS or row["task"] not in many]
+    far = [row for row in rows if row["task"] in many]
+    views = [near, far] if far and any(row["task"] in many for row in near) else [rows]
     labels = list(dict.fromkeys(row["sampler"] for row in rows))
     columns = min(5, max(2, 2 * len(tasks) - 1))
     figure, axes = canvas(len(tasks), 4.2, 3.1 + 0.2 * -(-len(labels) // columns) / len(views), rows=len(views))
     handles: dict[str, Any] = {}
     for i, view in enumerate(views):
-        for axis, task in zip(axes[i], tasks, strict=True):
-            handles |= scatter(axis, [row for row in view if row["task"] == task])
-            axis.set(title=task if i == 0 else f"{task}, up to {max(CALLS)} calls")
-            axis.set(xlabel=f"{NAMES[rows[0]['features']][0]} (lower is better)")
-        axes[i, 0].set_ylabel("PSNR in dB (higher is better)")
-    figure.legend([handles[label] for label in labels], labels, loc="outside lower center", ncols=columns, fontsize=8)
+        drawn = {axis: [row for row in view if row["task"] == task] for axis, task in zip(axes[i], tasks, strict=True)}
+        for axis in (axis for axis, mine in drawn.items() if not mine):
+            axis.remove()
+        drawn = {axis: mine for axis, mine in drawn.items() if mine}
+        for axis, mine in drawn.items():
+            handles |= scatter(axis, mine)
+            axis.set_title(mine[0]["task"] + (", with many calls" if i else ""))
+        next(iter(drawn)).set_ylabel("PSNR in dB (higher is better)")
+        distance_axes(drawn)
+    looks = {"ncols": columns, "fontsize": 8, "title": BARS, "title_fontsize": 8}
+    figure.legend([handles[label] for label in labels], labels, loc="outside lower center", **looks)
     return finish(figure, path)
+
+
+def distance_axes(drawn: dict[Any, list[Row]]) -> None:
+    """The axis of the Frechet distance of panels side by side, logarithmic in all where that is needed in one."""
+    values = [[row["fid"] for row in rows] for rows in drawn.values()]
+    log = all(min(v) > 0 for v in values) and any(max(v) > 4 * min(v) for v in values)
+    for axis, rows in drawn.items():
+        axis.set_xlabel(f"{NAMES[rows[0]['features']][0]} ({'logarithmic, ' if log else ''}lower is better)")
+        if log:
+            axis.set_xscale("log")
+            plain_numbers(axis.xaxis)
 
 
 def scatter(axis: Any, rows: Sequence[Row]) -> dict[str, Any]:
@@ -94,18 +114,19 @@ def scatter(axis: Any, rows: Sequence[Row]) -> dict[str, Any]:
             row["fid"], row["psnr"], color=colour, marker=shape(row["sampler"]), markersize=11 if own else 7,
             markerfacecolor=colour if own else "none", linestyle="none",
         )  # fmt: skip
-    if rows:
-        plain_log(axis, [row["fid"] for row in rows])
     axis.grid(alpha=0.3)
     return handles
 
 
 def networks(rows: Sequence[Row], path: Path) -> Path:
-    """The plane of all models together, samplers of up to two calls: a shape for each sampler, a colour for each model."""
+    """The plane of all models together, samplers of up to two calls: a shape for each sampler, a colour for each model.
+
+    Models have their colours by name, so that these are the same in all figures of the same models.
+    """
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    tasks, models = tasks_of(rows), list(dict.fromkeys(row["model"] for row in rows))
+    tasks, models = tasks_of(rows), sorted({row["model"] for row in rows})
     figure, axes = canvas(len(tasks), 4.2, 3.6)
     handles: dict[str, Any] = {}
     for axis, task in zip(axes[0], tasks, strict=True):
@@ -116,21 +137,13 @@ def networks(rows: Sequence[Row], path: Path) -> Path:
             axis.plot(row["fid"], row["psnr"], color=colour, markerfacecolor=colour if own else "none", **look)
             if row["sampler"] not in handles:
                 handles[row["sampler"]] = Line2D([], [], color="0.3", markerfacecolor="0.3" if own else "none", **look)
-        plain_log(axis, [row["fid"] for row in rows if row["task"] == task])
-        axis.set(title=task, xlabel=f"{NAMES[rows[0]['features']][0]} (lower is better)")
+        axis.set_title(task)
         axis.grid(alpha=0.3)
+    distance_axes({axis: [row for row in rows if row["task"] == task] for axis, task in zip(axes[0], tasks, strict=True)})
     axes[0, 0].set_ylabel("PSNR in dB (higher is better)")
     known = {model: Patch(color=COLOURS[i]) for i, model in enumerate(models)} | handles
     figure.legend(known.values(), known, loc="outside lower center", ncols=min(len(known), 6), fontsize=8)
     return finish(figure, path)
-
-
-def plain_log(axis: Any, values: Sequence[float]) -> None:
-    """A logarithmic scale where values differ by more than a factor of four, its numbers written out."""
-    if max(values) <= 4 * min(values) or min(values) <= 0:
-        return
-    axis.set_xscale("log")
-    plain_numbers(axis.xaxis)
 
 
 def plain_numbers(scale: Any) -> None:
@@ -165,23 +178,26 @@ def curved(rows: Sequence[Row]) -> list[str]:
 def residue(rows: Sequence[Row], noise: dict[str, float], path: Path) -> Path:
     """The paper's residue curves: the misfit of the result against the number of calls, for each family of samplers.
 
-    ``noise`` is the misfit of the true image for each task, below which a sampler fits the noise.
+    ``noise`` is the misfit of the true image for each task, below which a sampler fits the noise; it is the unit, so that the
+    tasks share an axis and none of them looks larger than it is.
     """
     tasks = list(noise)
     ticks = sorted({row["nfe"] for row in rows if any(member(row["sampler"], family) for family in FAMILIES)})
     figure, axes = canvas(len(tasks))
     handles: dict[str, Any] = {}
     for axis, task in zip(axes[0], tasks, strict=True):
+        axis.sharey(axes[0, 0])
         for i, family in enumerate(FAMILIES):
-            points = sorted((r["nfe"], r["residue"]) for r in rows if r["task"] == task and member(r["sampler"], family))
+            mine = [row for row in rows if row["task"] == task and member(row["sampler"], family)]
+            points = sorted((row["nfe"], row["residue"] / noise[task]) for row in mine)
             if points:
                 calls, values = zip(*points, strict=True)
                 style = {"marker": MARKERS[i], "color": COLOURS[i], "linestyle": STYLES[i], "fillstyle": "none"}
                 (handles[family],) = axis.plot(calls, values, **style)
-        handles["the noise alone"] = axis.axhline(noise[task], color="0.4", linestyle="--", zorder=0)
+        handles["the noise alone"] = axis.axhline(1, color="0.4", linestyle="--", zorder=0)
         axis.set(title=task, xlabel="network calls", xticks=ticks, xlim=(ticks[0] - 0.3, ticks[-1] + 0.3))
         axis.grid(alpha=0.3)
-    axes[0, 0].set_ylabel(r"$\|y - A\hat x\| / \|y\|$")
+    axes[0, 0].set_ylabel(r"$\|y - A\hat x\| / \|y\|$, that of the noise = 1")
     figure.legend(handles.values(), handles, loc="outside lower center", ncols=len(handles), fontsize=8)
     return finish(figure, path)
 
@@ -216,6 +232,8 @@ def sweep(rows: Sequence[Row], place: Callable[[Row], tuple[str, float]], name: 
     for k, task in enumerate(tasks):
         axes[0, k].set_title(task)
         axes[-1, k].set_xlabel(name)
+    if not what:
+        figure.suptitle(BARS, fontsize=8)
     if len(lines) > 1:
         axes[0, -1].legend(fontsize=8)
     return finish(figure, path)

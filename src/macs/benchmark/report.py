@@ -12,7 +12,7 @@ from macs.benchmark.paired import Difference, as_lines, differences
 from macs.benchmark.run import restore_chunk
 from macs.benchmark.sealed import read_npz
 from macs.benchmark.solvers import OTHERS, SAMPLERS, TRAINED
-from macs.benchmark.suite import GAMMA_OF, LEVEL_OF
+from macs.benchmark.suite import GAMMA_OF, LEVEL_OF, SAME_GRID
 from macs.benchmark.tables import latex, report_html, report_markdown
 from macs.demo import enlarged
 from macs.errors import ConfigError, MacsError
@@ -99,7 +99,7 @@ def draw(bench: Bench, rows: list[Row], found: list[Difference]) -> list[Path]:
     for model in models_of(rows):
         mine = [row for row in rows if row["model"] == model]
         name = slug(model)
-        plotted = [row for row in mine if row["sampler"] in SAMPLERS]
+        plotted = [row for row in mine if row["sampler"] in (*SAMPLERS, SAME_GRID)]
         if len(plotted) > len(figures.tasks_of(plotted)):
             out.append(figures.plane(plotted, bench.out / f"plane-{name}.png"))
         if curved := figures.curved(mine):

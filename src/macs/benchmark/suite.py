@@ -149,6 +149,10 @@ def table(gamma: dict[str, float]) -> Suite:
     return rows | {"DPM-Solver": Entry(DpmSolver(), 8), "Heun, 20 steps": Entry(Heun(), 20), "Heun": Entry(Heun(), 40)}
 
 
+#: Of the ablation: Multistep at the levels of MACS-D.
+SAME_GRID = "Multistep, same grid"
+
+
 def ablation(side: int) -> Suite:
     """The ablation of MACS-D on images of ``side`` pixels, on its grid for that size.
 
@@ -165,7 +169,7 @@ def ablation(side: int) -> Suite:
         "no noise": Entry(MacsD(eta=0.0), grid),
         "reused noise": Entry(Ddim(data=MacsD().data), grid),
         "level set by the residual": Entry(MacsD(polish=True), 2),
-        "Multistep, same grid": Entry(Multistep(), grid),
+        SAME_GRID: Entry(Multistep(), grid),
         "lower level": Entry(AveragedMacsD(mean=0.0), 2),
         "lower level, a quarter of the first": Entry(AveragedMacsD(mean=0.25), 2),
     }

@@ -38,11 +38,14 @@ def quality(rows: Sequence[Row]) -> dict[str, str]:
     return names | {"lpips": "LPIPS"} if any("lpips" in row for row in rows) else names
 
 
-def table(rows: Sequence[Row], paper: Sequence[PaperTable]) -> tuple[list[str], list[list[str]]]:
-    """The heads and lines of one task's table, the paper's numbers last where there are any."""
+def table(rows: Sequence[Row], paper: Sequence[PaperTable], late: Sequence[Row] = ()) -> tuple[list[str], list[list[str]]]:
+    """The heads and lines of one task's table, the paper's numbers last where there are any.
+
+    A star stands at the times of ``late``, which do not compare with the others.
+    """
     metrics = quality(rows)
     heads = ["sampler", "levels", "NFE", *metrics.values(), "chi2", "ms/image"]
-    body = [cells(row, metrics) for row in rows]
+    body = [cells(row, metrics, "*" if row in late else "") for row in rows]
     for printed in paper:
         if rows[0]["task"] in printed.tasks:
             lines = paper_rows(printed, rows[0]["task"], set_beside(printed, rows))
@@ -88,10 +91,11 @@ def tables(rows: Sequence[Row], paper: Sequence[PaperTable], found: Sequence[Dif
     """The tables of one model and task: samplers, studies, all solvers where others than samplers were run, and pairs."""
     listed = [row for row in rows if row["sampler"] in LISTED]
     solvers = [row for row in rows if row["sampler"] in TRAINED] if any(row["sampler"] in OTHERS for row in rows) else []
-    out = [Table("Samplers", *table(listed, paper))] if any(row not in solvers for row in listed) else []
+    late = untimed(rows)
+    out = [Table("Samplers", *table(listed, paper, late))] if any(row not in solvers for row in listed) else []
     for caption, labels in STUDIED.items():
         studied = [row for row in rows if row["sampler"] in labels]
-        out += [Table(caption, *table(studied, ()))] if studied else []
+        out += [Table(caption, *table(studied, (), late))] if studied else []
     out += [Table("All solvers", *solver_table(solvers))] if solvers else []
     mine = [d for d in found if (d.model, d.task) == (rows[0]["model"], rows[0]["task"])]
     return out + pairs(mine, quality(rows))
@@ -121,10 +125,10 @@ def values(row: Row, metrics: Iterable[str]) -> list[str]:
     return [number(row, metric) for metric in (*metrics, "chi2")]
 
 
-def cells(row: Row, metrics: Iterable[str]) -> list[str]:
+def cells(row: Row, metrics: Iterable[str], star: str) -> list[str]:
     """A row of a table."""
     levels = ", ".join(f"{t:.3g}" for t in row["levels"]) if len(row["levels"]) <= 4 else f"{len(row['levels'])} levels"
-    return [row["sampler"], levels, str(row["nfe"]), *values(row, metrics), f"{1000 * row['seconds_per_image']:.1f}"]
+    return [row["sampler"], levels, str(row["nfe"]), *values(row, metrics), f"{1000 * row['seconds_per_image']:.1f}{star}"]
 
 
 def grouped(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
@@ -194,11 +198,18 @@ def preamble(rows: Sequence[Row]) -> str:
     )
 
 
+def untimed(rows: Sequence[Row]) -> list[Row]:
+    """Of the rows of a model and a task those that were not there when the others were timed in turns."""
+    last = max((row["timed"] for row in rows if "timed" in row), default=None)
+    return [row for row in rows if row.get("timed") != last]
+
+
 def timing(rows: Sequence[Row]) -> str:
     """Which times may be compared: those of one pass of :func:`macs.benchmark.clock.time_rows`, by model and task."""
-    passes = {row.get("timed") for row in rows}
-    if len(passes) == 1 and None not in passes:
-        return "measured when all rows were there, those of a model and a task in turns, and may be compared among these"
+    if any("timed" in row for row in rows):
+        said = "measured for the rows of a model and a task in turns, and may be compared among these"
+        late = any(untimed(group) for group in grouped(rows).values())
+        return said + (", but for those with a star, taken when the row was computed" if late else "")
     return "on the machine as it was when each row was computed: compare those of rows that were computed together"
 
 
