@@ -29,7 +29,7 @@ from macs.benchmark.run import METRICS, missing_jobs, restore_chunk, run
 from macs.benchmark.sealed import read_npz, write_npz
 from macs.benchmark.solvers import SAMPLERS, SOLVERS
 from macs.benchmark.suite import ABLATION, GAMMAS, LEVELS, Entry, chosen
-from macs.benchmark.tables import latex, tables
+from macs.benchmark.tables import glance, latex, tables
 from macs.cli import app
 from macs.errors import ConfigError, DataError, MacsWarning
 from macs.macs_d import MacsD
@@ -554,6 +554,21 @@ def test_studies_do_not_crowd_the_table():
     assert [line[:2] for line in made["The variants' differences from MACS-D on the same images"].body] == [
         ["no noise", "MACS-D"]
     ]
+
+
+def test_a_glance_has_a_word_for_each_metric():
+    """Multistep's word and DDIM's where they differ, a dash for a pair that is not known; rows without a pair are left out."""
+    rows = [a_row(label) for label in ("MACS-D", "Multistep", "DDIM", "MACS")]
+    rows += [a_row("MACS-D, 3 calls", nfe=3), a_row("DPM-Solver", nfe=8)]
+    better = [("Multistep", "psnr", 1.0), ("DDIM", "psnr", 1.0), ("Multistep", "ssim", 1.0), ("DDIM", "ssim", -1.0)]
+    found = [
+        Difference("fashion-mnist", "inpainting", "MACS-D", rival, metric, v, v - 0.5, v + 0.5)
+        for rival, metric, v in [*better, ("DDIM", "fid", -1.0)]
+    ]
+    (one,) = glance(rows, found)
+    assert one.heads == ["model", "task", "sampler", "PSNR", "SSIM", "FD-FMNIST", "KD-FMNIST x 10^3"]
+    assert one.body == [["fashion-mnist", "inpainting", "MACS-D", "ahead", "ahead / behind", "- / ahead", "-"]]
+    assert glance(rows, []) == []
 
 
 def test_every_row_of_the_plane_looks_different():

@@ -19,6 +19,22 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKERS = "osD^vP*X<>hp"
 STYLES = ("-", "--", ":", "-.")
 
+#: What each figure shows, by the first word of its file's name; after it comes the model, where it is of one.
+CAPTIONS = {
+    "plane": "PSNR against the Frechet distance: up and left is better. MACS-D is filled",
+    "residue": "The misfit of the result against the number of network calls, the paper's residue figure",
+    "gamma": "The guidance scale of MACS: differences from DDIM on the same images",
+    "level": "The second of two levels",
+    "solvers": "Quality of all solvers against their cost",
+    "comparison": "The first images of the set, restored",
+}
+
+
+def described(path: Path) -> str:
+    """What a figure shows, and of which model or task."""
+    kind, _, what = path.stem.partition("-")
+    return f"{CAPTIONS[kind]} ({what or 'all models, up to two calls'})."
+
 
 def canvas(columns: int, width: float = 3.6, height: float = 3.2, rows: int = 1) -> Any:
     """Axes, a row of them or several, that draw into files only."""
@@ -65,7 +81,8 @@ def shape(label: str) -> str:
 def plane(rows: Sequence[Row], path: Path) -> Path:
     """PSNR against the Frechet distance, a point for each sampler of the table: up and left is better.
 
-    Samplers of many calls lie far from the others, which are drawn alone below them. A task of one row is left out.
+    Samplers of many calls lie far from the others: where there are some, the others have a panel of their own above all. A
+    task of one row is left out.
     """
     counts = Counter(row["task"] for row in rows)
     rows = [row for row in rows if counts[row["task"]] > 1]

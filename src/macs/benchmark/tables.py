@@ -10,9 +10,10 @@ from typing import Any
 
 from macs import __version__
 from macs.benchmark.features import NAMES
+from macs.benchmark.figures import described
 from macs.benchmark.inception import FEATURES
 from macs.benchmark.networks import NONLINEAR
-from macs.benchmark.paired import OURS, PRINTED, Difference
+from macs.benchmark.paired import BASELINES, OURS, PRINTED, Difference, ours
 from macs.benchmark.paper import NFE, PaperTable
 from macs.benchmark.solvers import OTHERS, SAMPLERS, TRAINED
 from macs.benchmark.suite import ABLATION, GAMMA_OF, INPUT, LEVEL_OF
@@ -120,6 +121,19 @@ def pairs_table(found: Sequence[Difference], names: dict[str, str]) -> tuple[lis
     return ["sampler", "against", *(names[metric] for metric in metrics)], body
 
 
+def glance(rows: Sequence[Row], found: Sequence[Difference]) -> list[Table]:
+    """Each MACS-D row against Multistep and DDIM with as many calls, in a word for each metric; none where there is no pair."""
+    names, said = quality(rows), {(d.model, d.task, d.sampler, d.against, d.metric): d.verdict for d in found}
+    body = []
+    for row in (row for row in rows if ours(row["sampler"])):
+        job = (row["model"], row["task"], row["sampler"])
+        words = [[said.get((*job, rival, metric), "-") for rival in BASELINES.get(row["nfe"], ())] for metric in names]
+        if any(set(pair) - {"-"} for pair in words):
+            body.append([*job, *(pair[0] if len(set(pair)) == 1 else " / ".join(pair) for pair in words)])
+    caption = "At a glance: MACS-D against Multistep / DDIM with as many calls, each on its own grid"
+    return [Table(caption, ["model", "task", "sampler", *names.values()], body)] if body else []
+
+
 def values(row: Row, metrics: Iterable[str]) -> list[str]:
     """The metrics of a row, chi2 last."""
     return [number(row, metric) for metric in (*metrics, "chi2")]
@@ -139,17 +153,32 @@ def grouped(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
     return out
 
 
-#: What a reader must know before a number: when it is due, and the sentence.
+#: What a reader must know before a number: when it is due, and the sentences.
 NOTES: tuple[tuple[Callable[[Sequence[Row]], bool], str], ...] = (
     (
         lambda rows: True,
-        "chi2 is |y - A x|^2/(m sigma_y^2), 1 for the noise itself. A difference is ahead or behind where its 95 % interval "
-        "excludes zero, open where it holds zero, and the same where none of the digits shown differs. Intervals are over "
-        "images alone, on networks trained once and one seed, and not corrected for the number of comparisons. Samplers run on "
-        "their own grids, as the column says; MACS-D's last level was chosen on validation images, those of the others are "
-        "published ones. A Frechet distance falls as the number of images grows, by more for some rows than for others: "
-        "compare it at equal numbers only, and read its intervals as those of the distance at this number; the paper's stands "
-        "beside it only at the number of the paper's test images.",
+        "All samplers of a task share measurements and start noise, and network calls (NFE) are counted. Samplers run on their "
+        "own grids, as the column says; MACS-D's last level was chosen on validation images, those of the others are published "
+        "ones.",
+    ),
+    (
+        lambda rows: True,
+        "Plus-minus is half of a 95 % bootstrap interval over images, for the two distances of what each image contributes to "
+        "first order. Intervals are over images alone, on networks trained once and one seed, and not corrected for the number "
+        "of comparisons.",
+    ),
+    (
+        lambda rows: True,
+        "A difference is ahead or behind where its 95 % interval excludes zero, open where it holds zero, and the same where "
+        "none of the digits shown differs. At a glance, one word is that for both rivals, and a dash a pair that is not known.",
+    ),
+    (lambda rows: True, "chi2 is |y - A x|^2/(m sigma_y^2), 1 for the noise itself."),
+    (
+        lambda rows: True,
+        "The reference of both distances are the true images of the same set, rounded to 8 bits as the restored ones are. A "
+        "Frechet distance falls as the number of images grows, by more for some rows than for others: compare it at equal "
+        "numbers only, and read its intervals as those of the distance at this number; the paper's stands beside it only at "
+        "the number of the paper's test images.",
     ),
     (
         lambda rows: rows[0]["features"] == "inception" and rows[0]["images"] <= FEATURES,
@@ -159,9 +188,9 @@ NOTES: tuple[tuple[Callable[[Sequence[Row]], bool], str], ...] = (
     ),
     (
         lambda rows: rows[0]["features"] == "inception",
-        "The reference of KID are the true images of the same scenes, while its usual estimate takes the two sets for "
-        "independent: the nearer the restorations, the more it is too low, by up to about 600/N in the table's units "
-        "(3 at 200 images, 0.06 at 10,000), so it may be negative.",
+        "KID's usual estimate takes the two sets for independent, and here they show the same scenes: the nearer the "
+        "restorations, the more it is too low, by up to about 600/N in the table's units (3 at 200 images, 0.06 at 10,000), so "
+        "it may be negative.",
     ),
     (
         lambda rows: any(row["sampler"].startswith("DDRM") for row in rows),
@@ -184,18 +213,18 @@ NOTES: tuple[tuple[Callable[[Sequence[Row]], bool], str], ...] = (
 )
 
 
-def preamble(rows: Sequence[Row]) -> str:
-    """What a reader must know before a number."""
+def summary(rows: Sequence[Row]) -> str:
+    """What the rows are of, in a line."""
     row = rows[0]
-    notes = " ".join(note for due, note in NOTES if due(rows))
     return (
         f"{row['images']:,} test images, seed {row['seed']}, sigma_y 0.05 on [-1, 1], {row['features']} features, "
-        "reference: the true images of the same set, rounded to 8 bits as the restored ones are. All samplers of a task share "
-        "measurements and start noise. Plus-minus is half of a 95 % bootstrap interval over images, for the two distances of "
-        "what each image contributes to first order; NFE is counted. "
-        f"{notes} "
-        f"macs {__version__} on {platform.machine()}; times are after a warm-up and without a trace, {timing(rows)}."
+        f"macs {__version__} on {platform.machine()}."
     )
+
+
+def notes(rows: Sequence[Row]) -> list[str]:
+    """What a reader must know before a number."""
+    return [note for due, note in NOTES if due(rows)] + [f"Times are after a warm-up and without a trace, {timing(rows)}."]
 
 
 def untimed(rows: Sequence[Row]) -> list[Row]:
@@ -234,12 +263,14 @@ def report_markdown(
     title: str, rows: Sequence[Row], paper: Sequence[PaperTable], found: Sequence[Difference], figures: Sequence[Path]
 ) -> str:
     """The report."""
-    parts = [f"# Benchmark: {title}", preamble(rows)]
+    parts = [f"# Benchmark: {title}", summary(rows), "\n".join(f"- {note}" for note in notes(rows))]
+    for one in glance(rows, found):
+        parts += [f"## {one.caption}", markdown_table(one.heads, one.body)]
     for (model, task), group in grouped(rows).items():
         parts.append(f"## {model}: {task}")
         for one in tables(group, paper, found):
             parts += [f"{one.caption}:", markdown_table(one.heads, one.body)]
-    parts += [f"![{path.stem}]({path.name})" for path in figures]
+    parts += [f"![{described(path)}]({path.name})\n\n*{described(path)}*" for path in figures]
     return "\n\n".join(parts) + "\n"
 
 
@@ -254,14 +285,18 @@ def report_html(
     title: str, rows: Sequence[Row], paper: Sequence[PaperTable], found: Sequence[Difference], figures: Sequence[Path]
 ) -> str:
     """The tables and figures in one file that needs no other."""
-    parts = [f"<h1>Benchmark: {escape(title)}</h1><p>{escape(preamble(rows))}</p>"]
+    listed = "".join(f"<li>{escape(note)}</li>" for note in notes(rows))
+    parts = [f"<h1>Benchmark: {escape(title)}</h1><p>{escape(summary(rows))}</p><ul>{listed}</ul>"]
+    for one in glance(rows, found):
+        parts += [f"<h2>{escape(one.caption)}</h2>", html_table(one.heads, one.body)]
     for (model, task), group in grouped(rows).items():
         parts.append(f"<h2>{escape(model)}: {escape(task)}</h2>")
         for one in tables(group, paper, found):
             parts += [f"<h3>{escape(one.caption)}</h3>", html_table(one.heads, one.body)]
     for path in figures:
         source = base64.b64encode(path.read_bytes()).decode()
-        parts.append(f'<figure><img alt="{escape(path.stem)}" src="data:image/png;base64,{source}"></figure>')
+        said = escape(described(path))
+        parts.append(f'<figure><img alt="{said}" src="data:image/png;base64,{source}"><figcaption>{said}</figcaption></figure>')
     style = (
         "body{font:15px/1.5 system-ui,sans-serif;max-width:80em;margin:2em auto;padding:0 1em}img{max-width:100%}"
         "table{border-collapse:collapse}td,th{padding:.2em .7em;text-align:right}td:first-child,th:first-child{text-align:left}"
