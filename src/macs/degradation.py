@@ -111,7 +111,7 @@ class Degradation:
         """A measurement of an image (C, H, W) in [0, 1], with noise from (seed, name) alone."""
         physics = self.physics((x.shape[0], x.shape[1], x.shape[2]), sigma_y)
         clean = physics.A(x[None])
-        noise = Noise(seed, [name], draw=99).like(clean) * sigma_y / 2
+        noise = Noise(seed, [name]).of_measurement.like(clean) * sigma_y / 2
         return (clean + (noise * physics.mask if self.task == "inpainting" else noise))[0]
 
     def words(self) -> str:

@@ -67,7 +67,7 @@ def measured(x: Tensor, name: str, seed: int) -> tuple[Tensor, torch.nn.Module]:
 def noisy(x: Tensor, physics: Any, seed: int, first: int = 0) -> Tensor:
     """What a physics measures of images, with noise from this seed alone; ``first`` is the number of the first image."""
     clean = physics.A(x)
-    noise = Noise(seed, range(first, first + len(x)), draw=99).like(clean) * physics.noise_model.sigma
+    noise = Noise(seed, range(first, first + len(x))).of_measurement.like(clean) * physics.noise_model.sigma
     masked = isinstance(physics, Inpainting) and not isinstance(physics, NoisyHole)
     return (clean + noise) * (physics.mask if masked else 1)
 

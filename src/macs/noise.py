@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 ImageId = str | int
+#: The draw that is the noise of measurements; no solver is ever given it, as it would know what is wrong with ``y``.
+MEASUREMENT = 99
 
 
 def stream_seed(seed: int, image: ImageId, draw: int) -> int:
@@ -40,15 +42,20 @@ def content_ids(y: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Noise:
-    """The streams of a batch: ``noise.at(k)`` points at draw ``k``, ``noise.like(x)`` is that draw. Draw 0 is the start."""
+    """The streams of a batch: ``noise.at(k)`` points at a solver's draw ``k`` (0 is the start), ``noise.like(x)`` is it."""
 
     seed: int
     ids: Sequence[ImageId]
     draw: int = 0
 
     def at(self, draw: int) -> "Noise":
-        """The same streams at another draw."""
-        return Noise(self.seed, self.ids, draw)
+        """The same streams at another draw; the number of the measurement's own is passed over."""
+        return Noise(self.seed, self.ids, draw + (draw >= MEASUREMENT))
+
+    @property
+    def of_measurement(self) -> "Noise":
+        """The noise of the images' measurements, where they are made here."""
+        return Noise(self.seed, self.ids, MEASUREMENT)
 
     def like(self, x: Tensor) -> Tensor:
         """Unit Gaussian noise of the shape, device and type of ``x``: one stream per image."""

@@ -29,8 +29,9 @@ from macs.benchmark.run import METRICS, missing_jobs, restore_chunk, run
 from macs.benchmark.sealed import read_npz, write_npz
 from macs.benchmark.solvers import SAMPLERS, SOLVERS
 from macs.benchmark.suite import ABLATION, GAMMAS, LEVELS, Entry, chosen
-from macs.benchmark.tables import glance, latex, tables
+from macs.benchmark.tables import computed, glance, latex, tables
 from macs.cli import app
+from macs.cli.bench import listed
 from macs.errors import ConfigError, DataError, MacsWarning
 from macs.macs_d import MacsD
 from macs.metrics import psnr, ssim
@@ -135,8 +136,10 @@ def test_a_torn_last_line_is_no_row(finished):
     finished.rows_path.write_bytes(whole + b'{"model": "fashion-mn')
     assert len(read_rows(finished.rows_path)) == 3
     finished.rows_path.write_bytes(b"{]\n" + whole)
-    with pytest.raises(DataError, match="is damaged"):
-        read_rows(finished.rows_path)
+    for line in (b"{]", b"[1]", b"{}"):
+        finished.rows_path.write_bytes(line + b"\n" + whole)
+        with pytest.raises(DataError, match="is damaged"):
+            read_rows(finished.rows_path)
 
 
 def contents(folder):
@@ -289,9 +292,26 @@ def test_a_report_says_which_times_may_be_compared(finished, test_set):
     write_rows(finished.rows_path, [{k: v for k, v in rows[0].items() if k != "timed"}, *rows[1:]])
     write_report(finished)
     report = (finished.out / "report.md").read_text()
-    assert "but for those with a star, taken when the row was computed" in report
+    assert "but for those with a star, taken at another time" in report
     assert re.findall(r"^\| (.*?) \|.*\d\* \|$", report, re.MULTILINE) == [rows[0]["sampler"]]
+    assert len(re.findall(r"<td>[\d.]+\*</td>", (finished.out / "report.html").read_text())) == 1
     assert all(0 < row["seconds_per_image"] < 10 for row in read_rows(finished.rows_path))
+
+
+def test_a_killed_pass_of_times_keeps_the_tasks_that_it_finished(finished, monkeypatch):
+    rows = read_rows(finished.rows_path)
+    write_rows(finished.rows_path, [*rows, *({**row, "task": "deblurring"} for row in rows)])
+    monkeypatch.setattr("macs.benchmark.clock.check_settings", lambda bench: None)
+
+    def until_killed(bench, model, task, rows):
+        if task == "deblurring":
+            raise KeyboardInterrupt
+        return [3.0] * len(rows)
+
+    monkeypatch.setattr("macs.benchmark.clock.in_turns", until_killed)
+    with pytest.raises(KeyboardInterrupt):
+        time_rows(finished, lambda row: None)
+    assert [row["seconds_per_image"] == 3.0 for row in read_rows(finished.rows_path)] == [True] * 3 + [False] * 3
 
 
 def test_times_of_nothing_and_of_other_weights(finished, test_set, tmp_path):
@@ -404,6 +424,33 @@ def test_pairs_are_compared_image_by_image(finished):
     assert d.value == pytest.approx(by["MACS-D"]["psnr"] - by["Multistep"]["psnr"])
     assert d.hi - d.lo < by["MACS-D"]["psnr_hi"] - by["MACS-D"]["psnr_lo"], "pairs are sharper than two intervals"
     assert ("Multistep", "Multistep", "psnr") not in found
+
+
+def test_differences_that_no_longer_fit_their_rows_are_left_out(finished):
+    """Those of rows whose contributions are gone are kept, until a row changes or goes."""
+    write_report(finished)
+    whole = read_rows(finished.paired_path)
+    shutil.rmtree(finished.out / "images")
+    write_report(finished)
+    assert read_rows(finished.paired_path) == whole
+    rows = read_rows(finished.rows_path)
+    write_rows(finished.rows_path, [rows[0] | {"psnr": rows[0]["psnr"] - 5}, rows[1]])
+    write_report(finished)
+    kept = [
+        line for line in whole if {line["sampler"], line["against"]} == {"MACS-D", "Multistep"} and line["metric"] != "psnr"
+    ]
+    assert read_rows(finished.paired_path) == kept
+    write_rows(finished.paired_path, [kept[0] | {"more": 1}])
+    with pytest.raises(DataError, match="paired.jsonl is damaged"):
+        write_report(finished)
+
+
+def test_a_report_says_what_software_its_rows_name(finished):
+    rows = read_rows(finished.rows_path)
+    assert computed(rows) == f"Computed with macs {macs.__version__}, torch {torch.__version__}."
+    rows = [rows[0], rows[1] | {"software": {"macs": "9.9"}}, {k: v for k, v in rows[2].items() if k != "software"}]
+    assert computed(rows).endswith("; macs 9.9; older rows do not say.")
+    assert computed(rows[2:]) == "The rows do not say what software they were computed with."
 
 
 def test_a_report_of_nothing_is_one_sentence(tmp_path):
@@ -826,6 +873,8 @@ def test_all_networks_are_compiled(monkeypatch, tmp_path):
         (["fashion-mnist", "--features", "vgg"], "unknown kind of features 'vgg'"),
         (["fashion-mnist", "--model", "none"], "unknown model 'none'"),
         (["fashion-mnist", "--inception", "none.safetensors"], "none.safetensors cannot be read"),
+        (["fashion-mnist", "--seed", str(2**63)], "seed must be at least 0 and below 2^63; got 9223372036854775808"),
+        (["fashion-mnist", "--report", "--time"], "--report, --time and --join each say what alone to do"),
         (["fashion-mnist", "--lpips", "none.safetensors"], "none.safetensors is no readable file of LPIPS weights"),
     ],
     ids=str,
@@ -836,6 +885,10 @@ def test_bad_input_is_one_line(options, sentence, test_set, tmp_path):
     assert sentence in result.output
     assert "Traceback" not in result.output
     assert not (tmp_path / "bench" / "rows.jsonl").exists()
+
+
+def test_a_name_that_is_given_twice_counts_once():
+    assert listed(" inpainting; deblurring;inpainting; ") == ["inpainting", "deblurring"]
 
 
 @pytest.mark.parametrize("name", DATASETS)

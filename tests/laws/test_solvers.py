@@ -6,6 +6,7 @@ import torch
 
 import macs
 from macs.diffusion import DIFFUSION, FAR, Denoise, Draws, MonteCarlo
+from macs.noise import Noise
 from macs.problem import parts
 from macs.solver import Counted
 from macs.zeroshot import ZERO_SHOT
@@ -53,6 +54,21 @@ def test_the_global_seed_does_not_matter(name, x):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(99)
         assert torch.equal(SOLVERS[name][0]()(y, physics, seed=0), out)
+
+
+@pytest.mark.parametrize(
+    "long",
+    [macs.Solver(Net(), macs.Multistep(), steps=120), macs.Dps(Mean(), 120, weight=1.0), macs.Lgd(Mean(), 120, samples=2)],
+    ids=lambda solver: type(solver).__name__,
+)
+def test_a_solver_of_many_draws_is_never_given_the_measurements_noise(long, x, monkeypatch):
+    """The streams of an image and those of its measurement may have one seed and one name, as in a benchmark."""
+    y, given, like = measure(LINEAR["inpainting"](), x), [], Noise.like
+    monkeypatch.setattr(Noise, "like", lambda noise, x: given.append(noise.draw) or like(noise, x))
+    long(y, LINEAR["inpainting"](), seed=0)
+    assert len(given) == len(set(given)) >= 119
+    assert 98 in given
+    assert Noise(0, ["a"]).of_measurement.draw not in given
 
 
 @pytest.mark.parametrize("operator", ["super-resolution", "inpainting", "matrix"])

@@ -54,8 +54,8 @@ class Bench:
     images: int | None = None
     seed: int = 0
     features: str = "inception"
-    inception: str | None = None
-    lpips: str | None = None
+    inception: str | Path | None = None
+    lpips: str | Path | None = None
     dataset: str = "fashion-mnist"
     data: Path | None = None
     take: slice = field(default_factory=lambda: slice(0, None))
@@ -66,6 +66,8 @@ class Bench:
     def __post_init__(self) -> None:
         if self.dataset not in DATASETS:
             raise unknown("dataset", self.dataset, DATASETS)
+        if not 0 <= self.seed < 2**63:
+            raise ConfigError(f"seed must be at least 0 and below 2^63; got {self.seed}; any number in between will do")
         for task in self.tasks:
             if task not in self.about.tasks:
                 raise unknown("task", task, self.about.tasks)

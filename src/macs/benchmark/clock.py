@@ -39,7 +39,7 @@ def time_rows(bench: Bench, on_row: Callable[[Row], None]) -> None:
             for row, seconds in zip(timed, in_turns(bench, model, task, timed), strict=True):
                 row |= {"seconds_per_image": round(seconds, 6), "timed": start}
                 on_row(row)
-        write_rows(bench.rows_path, rows)
+            write_rows(bench.rows_path, rows)
 
 
 def of_rows(bench: Bench, rows: list[Row]) -> Bench:

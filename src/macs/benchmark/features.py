@@ -17,7 +17,6 @@ from torch import Tensor
 from macs.benchmark.classifier import Classifier, released
 from macs.benchmark.inception import Inception, accelerated, load_inception
 from macs.benchmark.sealed import read_sealed, write_sealed
-from macs.errors import unknown
 from macs.models.manifest import tensors_digest
 
 Network = Callable[[Tensor], Tensor]
@@ -48,12 +47,8 @@ class Extractor:
 
     kind: str
     cache: Path
-    inception: str | None = None
+    inception: str | Path | None = None
     batch: int = 50
-
-    def __post_init__(self) -> None:
-        if self.kind not in NAMES:
-            raise unknown("kind of features", self.kind, NAMES)
 
     @cached_property
     def model(self) -> Inception | Classifier:

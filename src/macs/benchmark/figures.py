@@ -148,7 +148,7 @@ def networks(rows: Sequence[Row], path: Path) -> Path:
     handles: dict[str, Any] = {}
     for axis, task in zip(axes[0], tasks, strict=True):
         for row in (row for row in rows if row["task"] == task):
-            own, colour = row["sampler"].startswith("MACS-D"), COLOURS[models.index(row["model"])]
+            own, colour = row["sampler"].startswith("MACS-D"), COLOURS[models.index(row["model"]) % len(COLOURS)]
             marker = "." if row["nfe"] == 1 else shape(row["sampler"])
             look: dict[str, Any] = {"marker": marker, "linestyle": "none", "markersize": 11 if own else 7}
             axis.plot(row["fid"], row["psnr"], color=colour, markerfacecolor=colour if own else "none", **look)
@@ -158,7 +158,7 @@ def networks(rows: Sequence[Row], path: Path) -> Path:
         axis.grid(alpha=0.3)
     distance_axes({axis: [row for row in rows if row["task"] == task] for axis, task in zip(axes[0], tasks, strict=True)})
     axes[0, 0].set_ylabel("PSNR in dB (higher is better)")
-    known = {model: Patch(color=COLOURS[i]) for i, model in enumerate(models)} | handles
+    known = {model: Patch(color=COLOURS[i % len(COLOURS)]) for i, model in enumerate(models)} | handles
     figure.legend(known.values(), known, loc="outside lower center", ncols=min(len(known), 6), fontsize=8)
     return finish(figure, path)
 

@@ -79,9 +79,13 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         return []
     lines = path.read_bytes().split(b"\n")[:-1]
     try:
-        return [json.loads(line) for line in lines]
+        rows = [json.loads(line) for line in lines]
     except ValueError as error:
         raise DataError(f"{path} is damaged ({error}); delete the line, and its row is computed again") from error
+    for i, row in enumerate(rows, 1):
+        if not (isinstance(row, dict) and {"model", "task", "sampler"} <= row.keys()):
+            raise DataError(f"{path} is damaged (line {i} is not a row); delete the line, and its row is computed again")
+    return rows
 
 
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:

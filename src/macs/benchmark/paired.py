@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from macs.benchmark.intervals import interval
 from macs.benchmark.sealed import read_npz
 from macs.benchmark.solvers import SAMPLERS
 from macs.benchmark.suite import ABLATION, INPUT
+from macs.errors import DataError
 
 OURS = "MACS-D"
 #: What every sampler is compared with, by its number of calls.
@@ -95,6 +97,14 @@ def pair(row: dict[str, Any], beside: dict[str, Any], mine: Any, theirs: Any, se
         low, high = interval(torch.from_numpy(mine[metric].astype(float) - theirs[metric]), value, seed)
         out.append(Difference(row["model"], row["task"], row["sampler"], beside["sampler"], metric, value, low, high))
     return out
+
+
+def from_lines(lines: Iterable[dict[str, Any]], path: Path) -> list[Difference]:
+    """The differences that :func:`as_lines` wrote."""
+    try:
+        return [Difference(**{key: value for key, value in line.items() if key != "verdict"}) for line in lines]
+    except TypeError as error:
+        raise DataError(f"{path} is damaged ({error}); delete it, and what the rows still allow is computed again") from error
 
 
 def as_lines(found: list[Difference]) -> list[dict[str, Any]]:

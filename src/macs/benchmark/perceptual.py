@@ -6,6 +6,7 @@ them, are first enlarged, bilinearly, by the least whole factor that brings them
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -37,7 +38,7 @@ class Perceptual:
             return torch.cat([self.network(prepared(a), prepared(b)) for a, b in pairs])
 
 
-def find_lpips(path: str | None) -> Perceptual | None:
+def find_lpips(path: str | Path | None) -> Perceptual | None:
     """The distance with weights from ``path``, else ``$MACS_LPIPS``; None where neither is given."""
     source = path or os.environ.get("MACS_LPIPS")
     return Perceptual(Lpips(source)) if source else None

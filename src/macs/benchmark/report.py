@@ -8,7 +8,7 @@ from macs.benchmark import figures
 from macs.benchmark.bench import Bench, Job
 from macs.benchmark.folder import REPORTED, check_folder, chunks, read_rows, slug, write_rows
 from macs.benchmark.networks import loaded
-from macs.benchmark.paired import Difference, as_lines, differences
+from macs.benchmark.paired import PRINTED, Difference, as_lines, differences, from_lines
 from macs.benchmark.run import restore_chunk
 from macs.benchmark.sealed import read_npz
 from macs.benchmark.solvers import OTHERS, SAMPLERS, TRAINED
@@ -81,12 +81,14 @@ def models_of(rows: list[Row]) -> list[str]:
 
 
 def paired(bench: Bench, rows: list[Row]) -> list[Difference]:
-    """The differences, from the images' contributions; those of rows whose contributions are gone are kept as they were."""
+    """The differences, from the images' contributions; those of rows whose contributions are gone, as long as they fit them."""
     fresh = {(d.model, d.task, d.sampler, d.against, d.metric): d for d in differences(bench, rows)}
+    known = {(row["model"], row["task"], row["sampler"]): row for row in rows}
     old = {}
-    for line in read_rows(bench.paired_path):
-        d = Difference(**{k: v for k, v in line.items() if k != "verdict"})
-        old[d.model, d.task, d.sampler, d.against, d.metric] = d
+    for d in from_lines(read_rows(bench.paired_path), bench.paired_path):
+        row, beside = (known.get((d.model, d.task, label), {}) for label in (d.sampler, d.against))
+        if d.metric in row and d.metric in beside and abs(row[d.metric] - beside[d.metric] - d.value) < 10**-PRINTED:
+            old[d.model, d.task, d.sampler, d.against, d.metric] = d
     found = list((old | fresh).values())
     write_rows(bench.paired_path, as_lines(found))
     return found

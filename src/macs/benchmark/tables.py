@@ -1,14 +1,12 @@
 """The rows as tables: Markdown for people, HTML in one file, LaTeX in the layout of the paper's tables."""
 
 import base64
-import platform
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from macs import __version__
 from macs.benchmark.features import NAMES
 from macs.benchmark.figures import described
 from macs.benchmark.inception import FEATURES
@@ -59,14 +57,14 @@ def set_beside(paper: PaperTable, rows: Sequence[Row]) -> bool:
     return rows[0]["images"] == paper.images
 
 
-def solver_table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    """The heads and lines of one task's table of all solvers; time in units of MACS-D's in the same run."""
+def solver_table(rows: Sequence[Row], late: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+    """The heads and lines of one task's table of all solvers; time in units of MACS-D's row, with a star for ``late`` ones."""
     metrics = quality(rows)
     unit = next((row["seconds_per_image"] for row in rows if row["sampler"] == "MACS-D"), None)
     body = []
     for row in rows:
         ratio = f"{row['seconds_per_image'] / unit:.3g}" if unit else ""
-        time = f"{float(ratio):,g}" if ratio else ""
+        time = f"{float(ratio):,g}{'*' if row in late else ''}" if ratio else ""
         body.append([row["sampler"], TRAINED[row["sampler"]], str(row["nfe"]), *values(row, metrics), time])
     return ["solver", "trained for the tasks", "NFE", *metrics.values(), "chi2", "time / MACS-D"], body
 
@@ -97,7 +95,7 @@ def tables(rows: Sequence[Row], paper: Sequence[PaperTable], found: Sequence[Dif
     for caption, labels in STUDIED.items():
         studied = [row for row in rows if row["sampler"] in labels]
         out += [Table(caption, *table(studied, (), late))] if studied else []
-    out += [Table("All solvers", *solver_table(solvers))] if solvers else []
+    out += [Table("All solvers", *solver_table(solvers, late))] if solvers else []
     mine = [d for d in found if (d.model, d.task) == (rows[0]["model"], rows[0]["task"])]
     return out + pairs(mine, quality(rows))
 
@@ -184,13 +182,16 @@ NOTES: tuple[tuple[Callable[[Sequence[Row]], bool], str], ...] = (
         lambda rows: rows[0]["features"] == "inception" and rows[0]["images"] <= FEATURES,
         f"Fewer images than the {FEATURES} features of Inception leave most of their covariance unseen: FID is then far above "
         "what many images would give, and differences between rows are larger too; KID suffers less, but its intervals are "
-        "wide. The paper's FID and KID are therefore left out.",
+        "wide.",
+    ),
+    (
+        lambda rows: True,
+        "The kernel distance's usual estimate takes the two sets for independent, and here they show the same scenes: the "
+        "nearer the restorations, the more it is too low, in proportion to 1/N, so it may be negative.",
     ),
     (
         lambda rows: rows[0]["features"] == "inception",
-        "KID's usual estimate takes the two sets for independent, and here they show the same scenes: the nearer the "
-        "restorations, the more it is too low, by up to about 600/N in the table's units (3 at 200 images, 0.06 at 10,000), so "
-        "it may be negative.",
+        "KID is too low by up to about 600/N in the table's units: 3 at 200 images, 0.06 at 10,000.",
     ),
     (
         lambda rows: any(row["sampler"].startswith("DDRM") for row in rows),
@@ -216,15 +217,20 @@ NOTES: tuple[tuple[Callable[[Sequence[Row]], bool], str], ...] = (
 def summary(rows: Sequence[Row]) -> str:
     """What the rows are of, in a line."""
     row = rows[0]
-    return (
-        f"{row['images']:,} test images, seed {row['seed']}, sigma_y 0.05 on [-1, 1], {row['features']} features, "
-        f"macs {__version__} on {platform.machine()}."
-    )
+    return f"{row['images']:,} test images, seed {row['seed']}, sigma_y 0.05 on [-1, 1], {row['features']} features."
+
+
+def computed(rows: Sequence[Row]) -> str:
+    """What software the rows were computed with, as far as they say."""
+    known = dict.fromkeys(", ".join(" ".join(pair) for pair in row["software"].items()) for row in rows if "software" in row)
+    said = [*known, *(["older rows do not say"] if any("software" not in row for row in rows) else [])]
+    return f"Computed with {'; '.join(said)}." if known else "The rows do not say what software they were computed with."
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
     """What a reader must know before a number."""
-    return [note for due, note in NOTES if due(rows)] + [f"Times are after a warm-up and without a trace, {timing(rows)}."]
+    times = f"Times are after a warm-up and without a trace, {timing(rows)}."
+    return [*(note for due, note in NOTES if due(rows)), times, computed(rows)]
 
 
 def untimed(rows: Sequence[Row]) -> list[Row]:
@@ -238,7 +244,7 @@ def timing(rows: Sequence[Row]) -> str:
     if any("timed" in row for row in rows):
         said = "measured for the rows of a model and a task in turns, and may be compared among these"
         late = any(untimed(group) for group in grouped(rows).values())
-        return said + (", but for those with a star, taken when the row was computed" if late else "")
+        return said + (", but for those with a star, taken at another time" if late else "")
     return "on the machine as it was when each row was computed: compare those of rows that were computed together"
 
 
@@ -274,10 +280,17 @@ def report_markdown(
     return "\n\n".join(parts) + "\n"
 
 
+def html_cell(cell: str) -> str:
+    """A cell of Markdown in HTML, a number and its plus-minus on one line."""
+    italic = len(cell) > 2 and cell.startswith("*") and cell.endswith("*")
+    said = escape(cell[1:-1] if italic else cell).replace(" ± ", "&nbsp;±&nbsp;")
+    return f"<td><em>{said}</em></td>" if italic else f"<td>{said}</td>"
+
+
 def html_table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     """A table in HTML."""
     top = "".join(f"<th>{escape(h)}</th>" for h in head)
-    lines = "".join("<tr>" + "".join(f"<td>{escape(c.strip('*'))}</td>" for c in line) + "</tr>\n" for line in body)
+    lines = "".join("<tr>" + "".join(html_cell(c) for c in line) + "</tr>\n" for line in body)
     return f"<table><tr>{top}</tr>\n{lines}</table>"
 
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 def listed(text: str | None) -> list[str] | None:
-    """Names separated by semicolons (labels hold commas)."""
-    return None if text is None else [name.strip() for name in text.split(";") if name.strip()]
+    """Names separated by semicolons (labels hold commas), each once."""
+    return None if text is None else list(dict.fromkeys(name.strip() for name in text.split(";") if name.strip()))
 
 
 def by_task(text: str | None) -> dict[str, str]:
@@ -90,6 +90,8 @@ def bench(
     from macs.lsun import rows as parsed_rows
     from macs.models.manifest import catalogue
 
+    if sum((report, timed, joined is not None)) > 1:
+        raise ConfigError("--report, --time and --join each say what alone to do; give one of them at a time")
     if dataset not in DATASETS:
         raise unknown("dataset", dataset, DATASETS)
     about, controls = DATASETS[dataset], by_task(control)
@@ -102,8 +104,8 @@ def bench(
     if left_out:
         typer.echo(f"note: {left_out}", err=True)
     job = Bench(
-        out, tuple(listed(model) or (about.model,)), tuple(asked), entries, images, seed, features, text(inception),
-        text(lpips), dataset, data, parsed_rows(rows), names, cosign_compat, compiled,
+        out, tuple(listed(model) or (about.model,)), tuple(asked), entries, images, seed, features, inception, lpips, dataset,
+        data, parsed_rows(rows), names, cosign_compat, compiled,
     )  # fmt: skip
     if joined is not None:
         typer.echo(f"took over {join(job, joined)} rows of {joined}")
@@ -114,11 +116,6 @@ def bench(
     elif not report:
         followed(job)
     typer.echo(f"wrote {write_report(job)}")
-
-
-def text(path: Path | None) -> str | None:
-    """A path as text."""
-    return None if path is None else str(path)
 
 
 def followed(job: "Bench") -> None:
