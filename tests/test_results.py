@@ -1,8 +1,9 @@
-"""The figures in README and findings are those of the committed rows, to every digit that is shown."""
+"""The figures in README, findings and solvers are those of the committed rows, to every digit that is shown."""
 
 import json
 import re
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -42,6 +43,7 @@ TABLES = [
     ("docs/findings.md", "A network trained to draw", 0, "fashion-mnist-score", ALL),
     ("docs/findings.md", "A network trained to draw", 1, "fashion-mnist-score", ALL),
     ("docs/findings.md", "In colour, 64 pixels", 0, "bedroom64", ROOMS),
+    ("docs/solvers.md", "Which one", 1, "fashion-mnist", "solvers"),
 ]
 
 
@@ -131,6 +133,16 @@ def check_joint(table, rows, metrics):
     return checked
 
 
+def check_solvers(table, rows):
+    """Calls, the metrics of each task in one cell, and the median over tasks of the time in units of MACS-D's."""
+    tasks = [task_of(head) for head in table[0][2:-1]]
+    for name, calls, *_, time in table[1:]:
+        times = [rows[task, name]["seconds_per_image"] / rows[task, "MACS-D"]["seconds_per_image"] for task in tasks]
+        assert {rows[task, name]["nfe"] for task in tasks} == {int(calls)}, name
+        assert time == f"{float(f'{median(times):.2g}'):,g}", (name, times)
+    return check_joint([[line[0], *line[2:-1]] for line in table], rows, ("psnr", "ssim", "fid"))
+
+
 def alike(line):
     """Of a table of differences: MACS-D with as many calls as the row that it is compared with."""
     _, comma, calls = line[1].partition(", ")
@@ -151,6 +163,8 @@ def test_a_table_is_what_the_rows_say(page, heading, place, model, folder):
         assert check_list(table, rows, pairs) >= 15
     elif table[0][1] == "against":
         assert check_differences(table, pairs, alike) >= 16
+    elif table[0][0] == "solver":
+        assert check_solvers(table, rows) >= 99
     elif table[0][1] == "calls":
         for line in table[1:]:
             task, label, _ = averages(line)
