@@ -375,6 +375,7 @@ CALLS = dict.fromkeys(TWO, 2) | {
     "one step": 1,
     "DDRM": 20,
     "DPS": 1000,
+    "DPS, 100 calls": 100,
     "Heun": 79,
 }
 
@@ -382,7 +383,7 @@ CALLS = dict.fromkeys(TWO, 2) | {
 @pytest.mark.parametrize(
     ("label", "against"),
     [
-        ("MACS-D", TWO - {"MACS-D", *STUDIED} | {"measurement", "one step", "DDRM", "DPS"}),
+        ("MACS-D", TWO - {"MACS-D", *STUDIED} | {"measurement", "one step", "DDRM", "DPS", "DPS, 100 calls"}),
         ("MACS", {"Multistep", "DDIM", "measurement", "one step", "DDRM", "DPS"}),
         ("Multistep", {"DDIM", "measurement", "one step", "DDRM", "DPS"}),
         ("one step", {"measurement", "DDRM", "DPS"}),

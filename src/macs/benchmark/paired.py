@@ -11,7 +11,7 @@ from macs.benchmark.bench import Bench
 from macs.benchmark.folder import images_path
 from macs.benchmark.intervals import interval
 from macs.benchmark.sealed import read_npz
-from macs.benchmark.solvers import SAMPLERS
+from macs.benchmark.solvers import OTHERS, SAMPLERS
 from macs.benchmark.suite import ABLATION, INPUT
 from macs.errors import DataError
 
@@ -63,13 +63,14 @@ def ours(label: str) -> bool:
 def rivals(label: str, calls: Mapping[str, int]) -> list[str]:
     """What a row is compared with, of the rows that are there, given with their numbers of calls.
 
-    MACS-D with every row of the table that makes as many calls; every sampler with Multistep and DDIM of as many, with its
-    input, with one step and with well-known solvers; what the ablation changes with what it changes.
+    MACS-D with every row of the table that makes as many calls and with all solvers that are no samplers; every sampler with
+    Multistep and DDIM of as many, with its input, with one step and with well-known solvers; what the ablation changes with
+    what it changes.
     """
     mine = calls[label]
     wanted = set(BASELINES.get(mine, ())) | (set(OUTSIDE) if 0 < mine <= FEW else set())
     if ours(label):
-        wanted |= {other for other in SAMPLERS if calls.get(other) == mine}
+        wanted |= {other for other in SAMPLERS if calls.get(other) == mine} | set(OTHERS)
     if label in ABLATION:
         wanted.add(OURS)
     return [other for other in calls if other in wanted and other != label]
