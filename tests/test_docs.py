@@ -3,13 +3,17 @@
 import re
 from pathlib import Path
 from runpy import run_path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from PIL import Image
+from torchmetrics.functional.image.lpips import _LPIPS
+from torchmetrics.image import lpip
 from typer.main import get_command
 
 from macs.cli import app
+from macs.lpips import Lpips
 from tests.faults.test_training import TINY, images
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -43,6 +47,18 @@ def test_the_python_of_a_training_runs(tmp_path, monkeypatch, capsys):
     exec(compile(python_in("models.md"), "models.md", "exec"), names)  # noqa: S102
     assert names["run"].done
     assert names["model"].image_shape == (1, 8, 8)
+
+
+def test_the_file_of_lpips_is_what_torchmetrics_computes(tmp_path, monkeypatch):
+    """On an AlexNet that was not trained, whose weights need no download; the linear layers are those of LPIPS."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        theirs = _LPIPS(net="alex", pnet_rand=True)
+    monkeypatch.setattr(lpip, "LearnedPerceptualImagePatchSimilarity", lambda net_type: SimpleNamespace(net=theirs))
+    monkeypatch.chdir(tmp_path)
+    exec(compile(python_in("reproducibility.md"), "reproducibility.md", "exec"), {})  # noqa: S102
+    x, y = 2 * torch.rand(2, 3, 3, 64, 64, generator=torch.Generator().manual_seed(1)) - 1
+    torch.testing.assert_close(Lpips("lpips.safetensors")(x, y), theirs(x, y).flatten())
 
 
 def test_the_reference_is_the_help_of_every_command():

@@ -368,7 +368,8 @@ def test_what_matters_is_run_first():
     assert jobs == [("fashion-mnist", task, label) for tier in (few, more, many) for task in tasks for label in tier]
 
 
-STUDIED = {"no noise", "Multistep, same grid", "MACS, gamma 15"}
+LEVELLED = {"MACS-D, s 2.8", "Multistep, s 2.8", "Multistep, s 8"}
+STUDIED = {"no noise", "Multistep, same grid", "MACS, gamma 15", *LEVELLED}
 TWO = {"MACS-D", "Multistep", "DDIM", "MACS", "aDDIM", "Euler", "Euler, as published", *STUDIED}
 CALLS = dict.fromkeys(TWO, 2) | {
     "measurement": 0,
@@ -389,6 +390,8 @@ CALLS = dict.fromkeys(TWO, 2) | {
         ("one step", {"measurement", "DDRM", "DPS"}),
         ("no noise", {"MACS-D", "Multistep", "DDIM", "measurement", "one step", "DDRM", "DPS"}),
         ("Multistep, same grid", {"MACS-D", "Multistep", "DDIM", "measurement", "one step", "DDRM", "DPS"}),
+        ("MACS-D, s 2.8", {"Multistep, s 2.8", "Multistep", "DDIM", "measurement", "one step", "DDRM", "DPS"}),
+        ("Multistep, s 2.8", {"Multistep", "DDIM", "measurement", "one step", "DDRM", "DPS"}),
         ("Heun", set()),
         ("measurement", set()),
     ],

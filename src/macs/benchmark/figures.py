@@ -1,6 +1,7 @@
 """The paper's figures from our rows: residue against calls, the visual comparison, sweeps, perception against distortion.
 
-Colours are Okabe and Ito's, which colour-blind readers can tell apart; every series has its own marker as well.
+Colours are Okabe and Ito's, which colour-blind readers can tell apart, or darken with the number of calls; every series has
+its own marker as well.
 """
 
 import math
@@ -22,7 +23,8 @@ STYLES = ("-", "--", ":", "-.")
 #: What each figure shows, by the first word of its file's name; after it comes the model, where it is of one.
 CAPTIONS = {
     "plane": "PSNR against the Frechet distance: up and left is better. MACS-D is filled",
-    "residue": "The misfit of the result against the number of network calls, the paper's residue figure",
+    "residue": "The misfit of the result against the number of network calls, the paper's residue figure in units of the "
+    "misfit of the true image, which the titles give",
     "gamma": "The guidance scale of MACS: differences from DDIM on the same images",
     "level": "The second of two levels",
     "solvers": "Quality of all solvers against their cost",
@@ -67,10 +69,10 @@ SHAPES = {
     "MACS": "D", "aDDIM": "^", SAME_GRID: "<",
     "Euler": "v", "Euler, as published": ">", "DPM-Solver": "X", "Heun, 20 steps": "p", "Heun": "h",
 }  # fmt: skip
-CALLS = {1: "#E69F00", 2: "#0072B2", 3: "#009E73", 4: "#D55E00"}
+CALLS = {1: "#F89540", 2: "#CC4778", 3: "#7E03A8", 4: "#0D0887"}
 MANY = "#000000"
 #: What the bars of a figure are, where it shows the rows and not their differences.
-BARS = "bars: 95 % interval of each point alone; differences on the same images have narrower ones, which are in the report"
+BARS = "bars: 95 % interval of each point alone; differences on the same images have narrower ones, which are in paired.jsonl"
 
 
 def shape(label: str) -> str:
@@ -92,7 +94,8 @@ def plane(rows: Sequence[Row], path: Path) -> Path:
     views = [near, far] if far and any(row["task"] in many for row in near) else [rows]
     labels = list(dict.fromkeys(row["sampler"] for row in rows))
     columns = min(5, max(2, 2 * len(tasks) - 1))
-    figure, axes = canvas(len(tasks), 4.2, 3.1 + 0.2 * -(-len(labels) // columns) / len(views), rows=len(views))
+    entries = len(labels) + len(hues(rows))
+    figure, axes = canvas(len(tasks), 4.2, 3.1 + 0.2 * -(-entries // columns) / len(views), rows=len(views))
     handles: dict[str, Any] = {}
     for i, view in enumerate(views):
         drawn = {axis: [row for row in view if row["task"] == task] for axis, task in zip(axes[i], tasks, strict=True)}
@@ -105,8 +108,18 @@ def plane(rows: Sequence[Row], path: Path) -> Path:
         next(iter(drawn)).set_ylabel("PSNR in dB (higher is better)")
         distance_axes(drawn)
     looks = {"ncols": columns, "fontsize": 8, "title": BARS, "title_fontsize": 8}
-    figure.legend([handles[label] for label in labels], labels, loc="outside lower center", **looks)
+    key = {label: handles[label] for label in labels} | hues(rows)
+    figure.legend(key.values(), key, loc="outside lower center", **looks)
     return finish(figure, path)
+
+
+def hues(rows: Sequence[Row]) -> dict[str, Any]:
+    """What the colours of a plane mean: a patch for each number of calls that is there."""
+    from matplotlib.patches import Patch
+
+    calls = {row["nfe"] for row in rows}
+    some = {f"{n} call{'s' if n > 1 else ''}": Patch(color=colour) for n, colour in CALLS.items() if n in calls}
+    return some | ({"more calls": Patch(color=MANY)} if calls - set(CALLS) else {})
 
 
 def distance_axes(drawn: dict[Any, list[Row]]) -> None:
@@ -212,7 +225,8 @@ def residue(rows: Sequence[Row], noise: dict[str, float], path: Path) -> Path:
                 style = {"marker": MARKERS[i], "color": COLOURS[i], "linestyle": STYLES[i], "fillstyle": "none"}
                 (handles[family],) = axis.plot(calls, values, **style)
         handles["the noise alone"] = axis.axhline(1, color="0.4", linestyle="--", zorder=0)
-        axis.set(title=task, xlabel="network calls", xticks=ticks, xlim=(ticks[0] - 0.3, ticks[-1] + 0.3))
+        title = f"{task} (noise: {noise[task]:.3f})"
+        axis.set(title=title, xlabel="network calls", xticks=ticks, xlim=(ticks[0] - 0.3, ticks[-1] + 0.3))
         axis.grid(alpha=0.3)
     axes[0, 0].set_ylabel(r"$\|y - A\hat x\| / \|y\|$, that of the noise = 1")
     figure.legend(handles.values(), handles, loc="outside lower center", ncols=len(handles), fontsize=8)

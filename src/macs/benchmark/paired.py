@@ -12,7 +12,7 @@ from macs.benchmark.folder import images_path
 from macs.benchmark.intervals import interval
 from macs.benchmark.sealed import read_npz
 from macs.benchmark.solvers import OTHERS, SAMPLERS
-from macs.benchmark.suite import ABLATION, INPUT
+from macs.benchmark.suite import ABLATION, INPUT, LEVEL_OF
 from macs.errors import DataError
 
 OURS = "MACS-D"
@@ -65,7 +65,7 @@ def rivals(label: str, calls: Mapping[str, int]) -> list[str]:
 
     MACS-D with every row of the table that makes as many calls and with all solvers that are no samplers; every sampler with
     Multistep and DDIM of as many, with its input, with one step and with well-known solvers; what the ablation changes with
-    what it changes.
+    what it changes; MACS-D at a level of the sweep with Multistep at that level.
     """
     mine = calls[label]
     wanted = set(BASELINES.get(mine, ())) | (set(OUTSIDE) if 0 < mine <= FEW else set())
@@ -73,6 +73,9 @@ def rivals(label: str, calls: Mapping[str, int]) -> list[str]:
         wanted |= {other for other in SAMPLERS if calls.get(other) == mine} | set(OTHERS)
     if label in ABLATION:
         wanted.add(OURS)
+    line, level = LEVEL_OF.get(label, ("", 0.0))
+    if line == OURS:
+        wanted |= {other for other, (_, at) in LEVEL_OF.items() if at == level}
     return [other for other in calls if other in wanted and other != label]
 
 

@@ -128,7 +128,14 @@ def compared(bench: Bench, rows: list[Row], model: str, path: Path) -> list[Path
     columns = {label: {task: shown[task][label] for task in tasks} for label in labels if all(label in shown[t] for t in tasks)}
     if len(columns) < len(labels) and path.exists():
         return [path]
-    return [figures.comparison(given(bench, tasks) | columns, path)] if columns else []
+    calls = {row["sampler"]: row["nfe"] for row in rows}
+    titled = {titled_with_calls(label, calls[label]): images for label, images in columns.items()}
+    return [figures.comparison(given(bench, tasks) | titled, path)] if columns else []
+
+
+def titled_with_calls(label: str, calls: int) -> str:
+    """A label that says its number of calls."""
+    return label if calls == 1 or label.endswith(" calls") else f"{label}, {calls} calls"
 
 
 def minus(rows: list[Row], against: str | None, found: list[Difference]) -> list[Row]:

@@ -101,10 +101,16 @@ def tables(rows: Sequence[Row], paper: Sequence[PaperTable], found: Sequence[Dif
 
 
 def pairs(found: Sequence[Difference], names: dict[str, str]) -> list[Table]:
-    """What MACS-D and MACS have on the others, and each variant of the ablation on MACS-D."""
+    """What MACS-D and MACS have on the others, each variant of the ablation on MACS-D, and the sweeps on their like."""
     sampled = [d for d in found if d.sampler in SAMPLERS and d.sampler.startswith("MACS")]
     varied = [d for d in found if d.sampler in ABLATION and d.sampler not in SAMPLERS and d.against == OURS]
-    out = {"Differences on the same images": sampled, f"The variants' differences from {OURS} on the same images": varied}
+    guided = [d for d in found if d.sampler in GAMMA_OF and d.against == "DDIM"]
+    levelled = [d for d in found if d.sampler in LEVEL_OF and d.against in LEVEL_OF]
+    out = {
+        "Differences on the same images": sampled,
+        f"The variants' differences from {OURS} on the same images": varied,
+        "The sweeps' differences on the same images": guided + levelled,
+    }
     return [Table(caption, *pairs_table(some, names)) for caption, some in out.items() if some]
 
 
@@ -168,7 +174,8 @@ NOTES: tuple[tuple[Callable[[Sequence[Row]], bool], str], ...] = (
     (
         lambda rows: True,
         "A difference is ahead or behind where its 95 % interval excludes zero, open where it holds zero, and the same where "
-        "none of the digits shown differs. At a glance, one word is that for both rivals, and a dash a pair that is not known.",
+        "none of the digits shown differs. At a glance, one word is that for both rivals, and a dash a pair that is not known, "
+        "because one row is not there or what its images contributed was not kept. paired.jsonl has more pairs than are shown.",
     ),
     (lambda rows: True, "chi2 is |y - A x|^2/(m sigma_y^2), 1 for the noise itself."),
     (
@@ -197,6 +204,10 @@ NOTES: tuple[tuple[Callable[[Sequence[Row]], bool], str], ...] = (
         lambda rows: any(row["sampler"].startswith("DDRM") for row in rows),
         '"DDRM" is deepinv\'s, whose noise has half the variance of the published scheme where singular vectors are real; '
         '"DDRM, published noise" has all of it.',
+    ),
+    (
+        lambda rows: any(row["sampler"].startswith("Heun") for row in rows),
+        '"Heun" makes two calls in each step but the last, and calls are what NFE counts; the paper gives 40 for it.',
     ),
     (
         lambda rows: any("lpips" in row for row in rows),
