@@ -71,11 +71,14 @@ def uploaded_image(upload: bytes, side: int) -> tuple[Tensor, str]:
     return to_tensor(image.resize(size, Image.Resampling.BOX)).float() / 255, note
 
 
-def shown(x: Tensor) -> Any:
-    """An image (C, H, W) as an array for the page, its pixels repeated until it is large enough to see."""
+def shown(x: Tensor) -> str:
+    """An image (C, H, W) as a file for the page, its pixels repeated until it is large enough to see.
+
+    Gradio would write an array to a file named by its content, over that which another visitor may be fetching.
+    """
     times = max(1, SHOWN // max(x.shape[1:]))
-    big = x.clamp(0, 1).expand(3, -1, -1).repeat_interleave(times, 1).repeat_interleave(times, 2)
-    return (big.permute(1, 2, 0) * 255).round().to(torch.uint8).numpy()
+    big = x.expand(3, -1, -1).repeat_interleave(times, 1).repeat_interleave(times, 2)
+    return str(kept("shown", encode(big)))
 
 
 def drawn_mask(drawing: Any, size: tuple[int, int]) -> Tensor | None:
