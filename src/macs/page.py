@@ -70,13 +70,13 @@ class Handlers:
     def choose(self, example: str, upload: bytes | None) -> Any:
         """Show the chosen image, ready to be drawn on."""
         x, note = guarded(lambda: self.page.chosen(example, upload))
-        picture = shown(x)
+        picture = guarded(lambda: shown(x))
         return {"background": picture, "layers": [], "composite": picture}, note
 
     def measure(self, *controls: Any) -> Any:
         """Show the measurement."""
         _, y, told, _ = guarded(lambda: self.page.problem(*controls))
-        return shown(y), f"{in_words(told)}; {y.shape[2]}x{y.shape[1]} pixels"
+        return guarded(lambda: shown(y)), f"{in_words(told)}; {y.shape[2]}x{y.shape[1]} pixels"
 
     def settle(self, task: str) -> list[Any]:
         """Show the control that belongs to a task."""

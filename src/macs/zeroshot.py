@@ -126,9 +126,9 @@ class Mixed(Sampler):
 
     def raw(self, f: ConsistencyFunction, problem: Problem, x_t: Tensor, t: float, step: int) -> Tensor:
         """The network's own estimate, at the level it is told."""
-        if isinstance(self.delta, tuple) and not -1 <= step < len(self.delta):
+        if isinstance(self.delta, Sequence) and not -1 <= step < len(self.delta):
             raise ConfigError(f"delta must name one value per step; got {len(self.delta)}, step {step + 1} has none")
-        delta = self.delta[step] if isinstance(self.delta, tuple) else float(self.delta)  # type: ignore[arg-type]
+        delta = self.delta[step] if isinstance(self.delta, Sequence) else self.delta
         if delta == 0:
             return f(x_t, problem.y, t)
         told = max((1 + delta) * t, t_min_of(f))

@@ -90,6 +90,19 @@ def test_scratch_files_are_whole_and_go(monkeypatch):
     assert not [path for path in Path(app.SCRATCH.name).iterdir() if path.name.startswith("tmp")]
 
 
+def test_the_page_is_given_files_and_no_arrays(page):
+    """Gradio writes an array over the file of an equal one, which another visitor may be fetching."""
+    pytest.importorskip("gradio")
+    from macs.page import Handlers
+
+    handlers, controls = Handlers(page), (EXAMPLE, None, None, "super-resolution", 2, 3.0, 50, 0.05, 0)
+    drawing, _ = handlers.choose(EXAMPLE, None)
+    gallery, slider, *_ = handlers.restore(["multistep"], 1, 1, *controls, progress=lambda *_, **__: None)
+    given = [drawing["background"], handlers.measure(*controls)[0], *(picture for picture, _ in gallery), *slider]
+    assert {Path(picture).parent for picture in given} == {Path(app.SCRATCH.name)}
+    assert handlers.choose(EXAMPLE, None)[0]["background"] == drawing["background"]
+
+
 def test_what_nobody_foresaw_is_a_sentence_and_in_the_log(page, caplog, monkeypatch):
     gradio = pytest.importorskip("gradio")
     from macs.page import Handlers

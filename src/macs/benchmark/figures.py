@@ -94,8 +94,9 @@ def plane(rows: Sequence[Row], path: Path) -> Path:
     views = [near, far] if far and any(row["task"] in many for row in near) else [rows]
     labels = list(dict.fromkeys(row["sampler"] for row in rows))
     columns = min(5, max(2, 2 * len(tasks) - 1))
-    entries = len(labels) + len(hues(rows))
-    figure, axes = canvas(len(tasks), 4.2, 3.1 + 0.2 * -(-entries // columns) / len(views), rows=len(views))
+    colours = hues(rows)
+    lines = -(-(len(labels) + len(colours)) // columns)
+    figure, axes = canvas(len(tasks), 4.2, 3.1 + 0.2 * lines / len(views), rows=len(views))
     handles: dict[str, Any] = {}
     for i, view in enumerate(views):
         drawn = {axis: [row for row in view if row["task"] == task] for axis, task in zip(axes[i], tasks, strict=True)}
@@ -108,7 +109,7 @@ def plane(rows: Sequence[Row], path: Path) -> Path:
         next(iter(drawn)).set_ylabel("PSNR in dB (higher is better)")
         distance_axes(drawn)
     looks = {"ncols": columns, "fontsize": 8, "title": BARS, "title_fontsize": 8}
-    key = {label: handles[label] for label in labels} | hues(rows)
+    key = {label: handles[label] for label in labels} | colours
     figure.legend(key.values(), key, loc="outside lower center", **looks)
     return finish(figure, path)
 

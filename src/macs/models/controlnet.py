@@ -205,6 +205,7 @@ class ControlledModel(ConsistencyModel):
         )  # fmt: skip
         check_belongs(control, model)
         self.control: Any = control
+        # The method alone: the model itself would register its backbone a second time.
         self.network_input = model.network_input  # type: ignore[method-assign]
 
     def condition(self, problem: Problem, image_shape: tuple[int, ...] | None = None) -> Tensor:
